@@ -173,14 +173,14 @@ pub mod derived {
     /// Range of the factor by which the arrival rate is raised after a period that ended with a
     /// full queue.
     pub const REJECTED_FACTOR_MIN: f64 = 1.0 + 0.5 / STEP_DIVISOR as f64;
-    /// See [`REJECTED_FACTOR_MIN`].
+    /// Largest factor by which the arrival rate is raised then; see [`REJECTED_FACTOR_MIN`].
     pub const REJECTED_FACTOR_MAX: f64 = 1.0 + BOLD_STEP;
     /// The queue may be full for this long because of a preemption, and of the SYNs retransmitted
     /// after it.
     pub const FULL_DURATION_MIN_S: f64 = 1.5 * SYN_RETRANSMIT_US as f64 / 1e6;
     /// Smallest change of a fraction that has been in force for [`SETTLED_AFTER_US`].
     pub const SETTLED_CHANGE_MIN: f64 = CHANGE_MIN / 3.0;
-    /// See [`SETTLED_CHANGE_MIN`].
+    /// A fraction that has been in force for this long has settled; see [`SETTLED_CHANGE_MIN`].
     pub const SETTLED_AFTER_US: u64 = SYN_RETRANSMIT_US / 2;
     /// Fractions of the limit between which the queue is about half full.
     pub const HALF_FULL_FRACTIONS: std::ops::Range<f64> = BOLD_STEP..1.0 - BOLD_STEP;

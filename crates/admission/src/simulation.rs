@@ -59,9 +59,9 @@ const LONG_JITTER_US: u64 = 1_000_000;
 pub enum AcceptPolicy {
     /// At most this many; 0 means no limit.
     Fixed(u32),
-    /// As the controller decides.
+    /// The controller decides, without load shedding.
     Auto,
-    /// As the controller decides, with load shedding.
+    /// The controller decides, with load shedding.
     Rejecting,
 }
 
@@ -80,7 +80,7 @@ pub fn run(workload: &Workload, policy: AcceptPolicy, seed: u64) -> Outcome {
 #[derive(Clone, Copy)]
 struct Client {
     /// When its current request began: its first SYN, or the request itself.
-    asked_us: u64,
+    requested_us: u64,
     requests_left: u32,
     /// Hash of its sequence number, in (0, 1], which decides whether it is admitted.
     number: f64,
@@ -94,7 +94,7 @@ struct Client {
 
 impl Client {
     fn times_out_us(&self) -> u64 {
-        self.asked_us + CLIENT_TIMEOUT_US
+        self.requested_us + CLIENT_TIMEOUT_US
     }
 }
 
@@ -191,12 +191,12 @@ impl<'a> Simulation<'a> {
     fn arrive(&mut self, now_us: u64) {
         self.outcome.clients += 1;
         if let Some(client) = self.idle.pop() {
-            self.clients[client].asked_us = now_us;
+            self.clients[client].requested_us = now_us;
             return self.ready.push_back(client);
         }
         let number = self.random.fraction();
         self.clients.push(Client {
-            asked_us: now_us,
+            requested_us: now_us,
             requests_left: self.of.requests,
             number,
             request_us: 0,
@@ -336,11 +336,13 @@ impl<'a> Simulation<'a> {
             };
             rejected += 1;
             self.spend_cpu(self.of.reject_us);
-            let Client { asked_us, .. } = self.clients[client];
+            let Client { requested_us, .. } = self.clients[client];
             match self.now_us <= self.clients[client].times_out_us() {
                 true => {
                     self.outcome.rejected += 1;
-                    self.outcome.first_answer_us.push(self.now_us - asked_us);
+                    self.outcome
+                        .first_answer_us
+                        .push(self.now_us - requested_us);
                     self.finish(client, self.now_us, true);
                 }
                 false => self.outcome.connected_timed_out += 1,
@@ -378,16 +380,18 @@ impl<'a> Simulation<'a> {
     /// Counts a good response, and schedules the client's next request if there is one.
     fn response(&mut self, client: usize) {
         let Client {
-            asked_us,
+            requested_us,
             requests_left,
             ..
         } = self.clients[client];
         self.outcome.responses += 1;
-        if asked_us as f64 >= self.of.timed_from_s * 1e6 {
-            self.outcome.times_us.push(self.now_us - asked_us);
+        if requested_us as f64 >= self.of.timed_from_s * 1e6 {
+            self.outcome.times_us.push(self.now_us - requested_us);
         }
         if requests_left == self.of.requests {
-            self.outcome.first_answer_us.push(self.now_us - asked_us);
+            self.outcome
+                .first_answer_us
+                .push(self.now_us - requested_us);
         }
         if requests_left == 1 {
             self.open -= 1;
@@ -398,7 +402,7 @@ impl<'a> Simulation<'a> {
             return self.idle.push(client);
         }
         let next_us = self.now_us + self.of.pause_us;
-        self.clients[client].asked_us = next_us;
+        self.clients[client].requested_us = next_us;
         self.at(next_us, Event::Request(client));
         self.schedule_timeout(client);
     }

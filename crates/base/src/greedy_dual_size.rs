@@ -57,25 +57,25 @@ impl<T> GreedyDualSize<T> {
 
     /// Queues an entry of this size. Its place is what [`GreedyDualSize::remove`] wants.
     pub fn insert(&mut self, bytes: u64, entry: T) -> Priority {
-        let place = Priority {
+        let priority = Priority {
             value: self.inflation.saturating_add(MISS_COST / bytes.max(1)),
             number: self.next,
         };
         self.next += 1;
-        self.entries.insert(place, entry);
-        place
+        self.entries.insert(priority, entry);
+        priority
     }
 
     /// Takes out the entry that is to be evicted first, and raises the inflation to its priority.
     pub fn evict(&mut self) -> Option<T> {
-        let (place, entry) = self.entries.pop_first()?;
-        self.inflation = place.value;
+        let (priority, entry) = self.entries.pop_first()?;
+        self.inflation = priority.value;
         Some(entry)
     }
 
     /// Takes out an entry which has left the cache for another reason.
-    pub fn remove(&mut self, place: Priority) -> Option<T> {
-        self.entries.remove(&place)
+    pub fn remove(&mut self, priority: Priority) -> Option<T> {
+        self.entries.remove(&priority)
     }
 
     /// Takes out entries which have left the cache for another reason, up to the first which has
@@ -146,9 +146,12 @@ mod tests {
     #[test]
     fn removed_entries_neither_come_again_nor_raise_the_inflation() {
         let mut queue = GreedyDualSize::new();
-        let place = queue.insert(1, 1);
+        let priority = queue.insert(1, 1);
         queue.insert(1, 2);
-        assert_eq!((queue.remove(place), queue.remove(place)), (Some(1), None));
+        assert_eq!(
+            (queue.remove(priority), queue.remove(priority)),
+            (Some(1), None)
+        );
         queue.insert(1, 5);
         queue.discard_first(|&entry| entry == 2);
         assert_eq!(queue.len(), 1);

@@ -95,10 +95,10 @@ fn assert_hint_alone(text: &str, hint: &str) {
 }
 
 /// What is printed for a command line that has to be a usage error.
-pub fn usage_error(program: &Program, command: Command, words: &[&str]) -> String {
-    let line = std::iter::once(program.name).chain(words.iter().copied());
+pub fn usage_error(program: &Program, command: Command, arguments: &[&str]) -> String {
+    let line = std::iter::once(program.name).chain(arguments.iter().copied());
     let error = command
         .try_get_matches_from(line)
         .expect_err("a usage error");
-    usage::plain(program, error, words.first().copied(), false)
+    usage::plain(program, error, arguments.first().copied(), false)
 }

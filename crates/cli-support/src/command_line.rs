@@ -14,7 +14,7 @@ const PLAIN_HEADING: &str = "Options";
 /// Options of one subcommand that are documented elsewhere, and what is said instead of them.
 #[derive(Debug)]
 pub struct Elsewhere {
-    /// The subcommand.
+    /// The name of the subcommand.
     pub command: &'static str,
     /// The long options, without dashes.
     pub options: Vec<String>,

@@ -184,9 +184,9 @@ mod tests {
             let error = serde_json::from_str::<File>(text)
                 .expect_err("a mistake")
                 .to_string();
-            let told = plain(&error);
-            let (words, _position) = told.split_once(" at line ").unwrap_or((&told, ""));
-            assert_eq!(words, wanted, "{error}");
+            let message = plain(&error);
+            let (reason, _position) = message.split_once(" at line ").unwrap_or((&message, ""));
+            assert_eq!(reason, wanted, "{error}");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{Failure, usage};
 /// What a command says of itself beyond its options.
 #[derive(Debug)]
 pub struct Program {
-    /// As it is typed.
+    /// The command's name as it is typed.
     pub name: &'static str,
     /// Every visible subcommand, once.
     pub groups: &'static [Group],
@@ -29,7 +29,7 @@ pub struct Program {
 /// Commands that belong together.
 #[derive(Debug)]
 pub struct Group {
-    /// The heading.
+    /// The heading of the group in the help.
     pub name: &'static str,
     /// The commands, in the order in which they are listed.
     pub commands: &'static [&'static str],

@@ -64,9 +64,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if opened.description().kind == Kind::Profile {
         if arguments.compare.is_some() {
-            let words =
+            let message =
                 "--compare needs two single runs; choose a point of the profile with --point";
-            return Err(Failure::Usage(words.into()));
+            return Err(Failure::Usage(message.into()));
         }
         return all_points(&opened, arguments);
     }
@@ -81,8 +81,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Prints the score and the latency of each kind of request. Each iteration is a run of its own.
 fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.compare.is_some() || !arguments.deadline.is_empty() {
-        let words = "--compare and --deadline need single runs; name a directory below iterations/";
-        return Err(Failure::Usage(words.into()));
+        let message =
+            "--compare and --deadline need single runs; name a directory below iterations/";
+        return Err(Failure::Usage(message.into()));
     }
     match arguments.json {
         true => print(&json(&run.description().specweb99)?),
@@ -122,7 +123,7 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         name == wanted || relative_load(name).is_some_and(|load| Some(load) == wanted.parse().ok())
     };
     let found: Vec<&str> = names.iter().copied().filter(|name| matches(name)).collect();
-    let refuse = |words: String| Err(Failure::Usage(words));
+    let refuse = |message: String| Err(Failure::Usage(message));
     match found[..] {
         [only] => {
             let chosen = profile.points.iter().find(|point| name(point) == only);

@@ -1,6 +1,6 @@
 //! `headway backend`: the open-file service, for servers that would otherwise wait for the disk.
 //!
-//! The service's loop runs in the first thread. [`spawner`] starts its helpers in a second one,
+//! The service's loop runs in the first thread. [`helper_starter`] starts its helpers in a second one,
 //! because fork and exec block. [`status`] serves counters in a third, and a fourth waits for
 //! signals. A command given at the end is started when the service listens, and ends with it.
 
@@ -29,7 +29,7 @@ use std::time::Duration;
 use super::Failure;
 use status::Status;
 
-mod spawner;
+mod helper_starter;
 mod status;
 
 /// Default limit of client connections if there are enough descriptors. Apache's own limit of
@@ -177,9 +177,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     close_on_exec_from(3)?;
     let config = config(arguments, account.as_ref())?;
-    let spawner = spawner::Spawner::new();
+    let starter = helper_starter::HelperStarter::new();
     let (mut service, remote) =
-        Service::new(config, spawner.asker()).map_err(|error| match error {
+        Service::new(config, starter.requester()).map_err(|error| match error {
             ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Usage(error.to_string()),
             ServiceError::Loop(_) => Failure::Runtime(error.into()),
         })?;
@@ -203,7 +203,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             drop_capabilities(CapabilitySet::IPC_LOCK).context("giving up capabilities")?;
         }
     }
-    spawner.start(remote.clone())?;
+    starter.start(remote.clone())?;
     if let Some(Bytes(wanted)) = arguments.pin_max {
         warn_of_lock_limit(wanted);
     }

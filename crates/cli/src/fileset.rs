@@ -301,17 +301,17 @@ impl Create {
     fn check_options(&self, profile: Profile) -> Result<(), Failure> {
         use Profile::{FromLog, SpecWeb96, SpecWeb99, SpecWeb99Dynamic, Uniform};
         let specweb = [SpecWeb99, SpecWeb99Dynamic, SpecWeb96];
-        let words = [
+        let options = [
             ("--size", self.size.is_some(), &specweb[..]),
             ("--connections", self.connections.is_some(), &specweb),
             ("--file-size", self.file_size.is_some(), &[Uniform]),
             ("--count", self.count.is_some(), &[Uniform]),
             ("--log", self.log.is_some(), &[FromLog]),
         ];
-        for (word, given, profiles) in words {
+        for (option, given, profiles) in options {
             if given && !profiles.contains(&profile) {
                 return Err(usage_error(&format!(
-                    "{word} does not belong to the profile {profile}; see headway fileset create --help"
+                    "{option} does not belong to the profile {profile}; see headway fileset create --help"
                 )));
             }
         }
@@ -568,6 +568,6 @@ fn log_text(seen: &Seen) -> String {
     text
 }
 
-fn usage_error(words: &str) -> Failure {
-    Failure::Usage(words.to_owned())
+fn usage_error(message: &str) -> Failure {
+    Failure::Usage(message.to_owned())
 }

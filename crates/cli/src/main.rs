@@ -89,7 +89,7 @@ enum Command {
     #[command(hide = true)]
     TraceGuard {
         /// The trace instance.
-        place: PathBuf,
+        instance: PathBuf,
     },
     /// A command of `trace --attach` that waits until it is observed.
     #[command(hide = true)]
@@ -127,8 +127,8 @@ fn main() -> ExitCode {
         Command::TraceGate { fifo, command } => {
             return trace::gate(&fifo, &command).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
-        Command::TraceGuard { place } => {
-            return trace::guard(&place).unwrap_or_else(|failure| PROGRAM.failed(&failure));
+        Command::TraceGuard { instance } => {
+            return trace::guard(&instance).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Backend(arguments) => backend::run(&arguments),
@@ -152,8 +152,8 @@ mod tests {
 
     use super::{Arguments, PROGRAM};
 
-    fn usage_error(words: &[&str]) -> String {
-        check::usage_error(&PROGRAM, Arguments::command(), words)
+    fn usage_error(arguments: &[&str]) -> String {
+        check::usage_error(&PROGRAM, Arguments::command(), arguments)
     }
 
     #[test]

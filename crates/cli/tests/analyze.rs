@@ -6,11 +6,11 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn analyze(words: &[&str]) -> Output {
+fn analyze(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
     command
         .arg("analyze")
-        .args(words)
+        .args(arguments)
         .output()
         .expect("headway runs")
 }
@@ -77,8 +77,8 @@ fn cause_appears_once_when_a_file_cannot_be_read() {
     std::fs::create_dir(directory.path().join("run.json")).expect("a directory");
     let refused = analyze(&[text(directory.path())]);
     assert_eq!(refused.status.code(), Some(1));
-    let said = output_text(&refused);
-    assert_eq!(said.matches("no regular file").count(), 1, "{said}");
+    let message = output_text(&refused);
+    assert_eq!(message.matches("no regular file").count(), 1, "{message}");
 }
 
 #[test]
@@ -242,11 +242,11 @@ fn error_names_the_file_when_a_run_cannot_be_read() {
         ("nothing", "no run.json in it"),
         ("absent", "no such directory"),
     ];
-    for (name, words_of_it) in expected {
+    for (name, message) in expected {
         let output = analyze(&[text(&path(name))]);
         assert_eq!(output.status.code(), Some(1), "{name}");
         assert!(
-            output.stdout.is_empty() && output_text(&output).contains(words_of_it),
+            output.stdout.is_empty() && output_text(&output).contains(message),
             "{name}: {}",
             output_text(&output)
         );

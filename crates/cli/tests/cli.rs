@@ -161,11 +161,11 @@ fn effective_backlog_is_reported_when_the_kernel_shortens_it() {
     }
     let (code, _, err) = run(&["serve", "--backlog", "1048576", "--check"]);
     assert_eq!(code, 0);
-    let told = format!(
+    let message = format!(
         "warning: --backlog: the kernel reduces 1048576 to {} (sysctl net.core.somaxconn)",
         most.trim()
     );
-    assert!(err.contains(&told), "{err}");
+    assert!(err.contains(&message), "{err}");
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn all_mistakes_are_reported_when_options_and_file_have_some() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headway.toml");
     std::fs::write(&file, "port = 1\nbacklog = \"long\"\n").unwrap();
-    let words = ["--workers", "two", "--idle-timeout", "soon"];
+    let arguments = ["--workers", "two", "--idle-timeout", "soon"];
     let file = ["serve", "--check", "--config", file.to_str().unwrap()];
-    let (code, _, err) = run(&[&file[..], &words].concat());
+    let (code, _, err) = run(&[&file[..], &arguments].concat());
     assert_eq!((code, err.lines().count()), (2, 4), "{err}");
 }
 
@@ -273,8 +273,8 @@ fn child_process_names_the_command_that_starts_it_without_a_master() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("started by `headway serve`"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("started by `headway serve`"), "{stderr}");
 }
 
 #[test]
@@ -344,15 +344,15 @@ fn ready_file_has_the_port_that_the_kernel_chose() {
     let server = Server::start_hello(headway(), &[]);
     assert!(!server.address.ends_with(":0"));
     assert_eq!(server.get("/"), (200, "hello".into()));
-    let said = server.stop();
-    assert!(said.contains(&format!(
+    let stderr = server.stop();
+    assert!(stderr.contains(&format!(
         "on http://{} (2 workers, epoll)",
-        server_address(&said)
+        server_address(&stderr)
     )));
 }
 
-fn server_address(said: &str) -> String {
-    said.split("http://")
+fn server_address(text: &str) -> String {
+    text.split("http://")
         .nth(1)
         .unwrap()
         .split(' ')
@@ -373,7 +373,7 @@ fn example_configuration_is_valid_when_its_files_exist() {
     std::fs::write(at("www/missing.html"), "gone").unwrap();
     std::fs::write(at("headway.toml"), example).unwrap();
     let file = at("headway.toml");
-    let (code, said, error) = run(&["serve", "--check", "--config", file.to_str().unwrap()]);
-    assert_eq!((code, error.as_str()), (0, ""), "{said}");
-    assert!(said.contains("idle-timeout = \"60s\""), "{said}");
+    let (code, stdout, error) = run(&["serve", "--check", "--config", file.to_str().unwrap()]);
+    assert_eq!((code, error.as_str()), (0, ""), "{stdout}");
+    assert!(stdout.contains("idle-timeout = \"60s\""), "{stdout}");
 }

@@ -40,7 +40,7 @@ fn done(arguments: &[&str]) -> String {
 }
 
 /// A directory's name that can be given as a word, and what keeps it.
-fn place() -> (tempfile::TempDir, String) {
+fn new_set() -> (tempfile::TempDir, String) {
     let kept = tempfile::tempdir().unwrap();
     let name = kept.path().join("set").to_str().unwrap().to_owned();
     (kept, name)
@@ -88,7 +88,7 @@ fn help_has_examples_of_every_profile() {
 
 #[test]
 fn fileset_is_created_verified_and_shown_by_size() {
-    let (_kept, set) = place();
+    let (_kept, set) = new_set();
     let out = done(&["create", &set, "--size", "6MB"]);
     assert!(
         out.contains("specweb99, 72 files, 10.2 MB written"),
@@ -108,21 +108,21 @@ fn fileset_is_created_verified_and_shown_by_size() {
 
 #[test]
 fn profile_follows_from_its_options() {
-    let (_kept, set) = place();
+    let (_kept, set) = new_set();
     let out = done(&["create", &set, "--file-size", "1.5kB", "--count", "1001"]);
     assert!(out.contains("uniform, 1001 files, 1.50 MB"), "{out}");
     let last = Path::new(&set).join("dir00001/file000");
     assert_eq!(fs::metadata(last).unwrap().len(), 1500);
     done(&["verify", &set, "--quick", "--threads", "1"]);
 
-    let (_kept, set) = place();
+    let (_kept, set) = new_set();
     done(&["create", &set, "--size", "1", "--profile", "specweb96"]);
     assert!(done(&["show", &set]).contains("specweb96"));
 }
 
 #[test]
 fn files_are_read_by_popularity() {
-    let (_kept, set) = place();
+    let (_kept, set) = new_set();
     done(&["create", &set, "--file-size", "1000", "--count", "50"]);
     let out = done(&["read", &set, "--requests", "300"]);
     assert!(out.contains("300 files, 300 kB read"), "{out}");
@@ -153,9 +153,9 @@ fn bytes_are_equal_for_equal_arguments_and_differ_by_seed() {
     let sets: Vec<_> = ["1", "1", "2"]
         .iter()
         .map(|seed| {
-            let (kept, set) = place();
-            let words = ["--file-size", "100", "--count", "5", "--seed", seed];
-            done(&[&["create", set.as_str()], &words[..]].concat());
+            let (kept, set) = new_set();
+            let arguments = ["--file-size", "100", "--count", "5", "--seed", seed];
+            done(&[&["create", set.as_str()], &arguments[..]].concat());
             (relative(&set), kept)
         })
         .collect();
@@ -168,8 +168,8 @@ fn bytes_are_equal_for_equal_arguments_and_differ_by_seed() {
 
 #[test]
 fn exit_code_is_2_for_a_usage_error() {
-    let (_kept, set) = place();
-    for (words, expected) in [
+    let (_kept, set) = new_set();
+    for (arguments, expected) in [
         (&[][..], "how large?"),
         (&["--size", "0"], "above 0"),
         (&["--size", "-5GB"], "`-5GB` is not a size"),
@@ -201,9 +201,9 @@ fn exit_code_is_2_for_a_usage_error() {
         (&["--size", "1GB", "--seed", "-1"], "--seed"),
         (&["--size", "1GB", "--threads", "0"], "--threads"),
     ] {
-        let (code, _, err) = run(&[&["create", set.as_str()], words].concat());
-        assert_eq!(code, 2, "{words:?}: {err}");
-        assert!(err.contains(expected), "{words:?}: {err}");
+        let (code, _, err) = run(&[&["create", set.as_str()], arguments].concat());
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+        assert!(err.contains(expected), "{arguments:?}: {err}");
     }
     assert!(!Path::new(&set).exists());
 }
@@ -222,7 +222,7 @@ fn fileset_is_not_created_when_the_directory_is_unusable() {
     // A hundred petabytes, since some machines have a few.
     let huge = ["--file-size", "100GB", "--count", "1000000"];
     let small = ["--size", "5MB"];
-    for (directory, words, expected) in [
+    for (directory, arguments, expected) in [
         (foreign.as_path(), &small[..], "letters.txt is there"),
         (&file, &small, "is no directory"),
         (&below, &small, "Not a directory"),
@@ -233,7 +233,7 @@ fn fileset_is_not_created_when_the_directory_is_unusable() {
             "creating the directory /proc/headway",
         ),
     ] {
-        let (code, out, err) = run(&[&["create", directory.to_str().unwrap()], words].concat());
+        let (code, out, err) = run(&[&["create", directory.to_str().unwrap()], arguments].concat());
         assert_eq!((code, out.as_str()), (1, ""), "{err}");
         assert!(err.contains(expected), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");
@@ -247,16 +247,16 @@ fn fileset_is_not_created_when_the_directory_is_unusable() {
 
 /// Runs `create` on a file system of its own, in a mount name space of its own; `None` where that
 /// is not allowed.
-fn create_on_tmpfs(options: &str, words: &[&str]) -> Option<(i32, String, String)> {
-    let place = tempfile::tempdir().unwrap();
+fn create_on_tmpfs(options: &str, arguments: &[&str]) -> Option<(i32, String, String)> {
+    let directory = tempfile::tempdir().unwrap();
     let script = format!("mount -t tmpfs -o {options} none \"$0\" || exit 77; exec \"$@\"; exit 1");
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--map-root-user", "sh", "-c", &script])
-        .arg(place.path())
+        .arg(directory.path())
         .args([env!("CARGO_BIN_EXE_headway"), "fileset", "create"])
-        .arg(place.path())
-        .args(words);
+        .arg(directory.path())
+        .args(arguments);
     let output = command.output().ok()?;
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let err = text(output.stderr);
@@ -269,7 +269,7 @@ fn create_on_tmpfs(options: &str, words: &[&str]) -> Option<(i32, String, String
 /// Needs: root, or user name spaces: mounts file systems in memory
 #[test]
 fn error_names_the_file_system_when_it_is_read_only_or_too_small() {
-    for (options, words, expected) in [
+    for (options, arguments, expected) in [
         ("ro", &["--size", "5MB"][..], "Read-only file system"),
         ("size=1m", &["--size", "5MB"], "5.18 MB are needed"),
         // 122 + 3.22 MB: 25 directories of 5,177,344 bytes and a page each.
@@ -280,7 +280,7 @@ fn error_names_the_file_system_when_it_is_read_only_or_too_small() {
             "101 inodes are needed",
         ),
     ] {
-        let Some((code, _, err)) = create_on_tmpfs(options, words) else {
+        let Some((code, _, err)) = create_on_tmpfs(options, arguments) else {
             return skip(
                 "error_names_the_file_system_when_it_is_read_only_or_too_small",
                 "a mount name space is not allowed",
@@ -294,8 +294,8 @@ fn error_names_the_file_system_when_it_is_read_only_or_too_small() {
 }
 
 /// Starts `create`, and kills it when it has begun to write.
-fn create_and_kill(set: &str, words: &[&str]) {
-    let mut child = headway(&[&["create", set, "--threads", "1"], words].concat())
+fn create_and_kill(set: &str, arguments: &[&str]) {
+    let mut child = headway(&[&["create", set, "--threads", "1"], arguments].concat())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -314,7 +314,7 @@ fn create_and_kill(set: &str, words: &[&str]) {
 
 #[test]
 fn progress_is_shown_when_there_is_a_terminal() {
-    let (_kept, directory) = place();
+    let (_kept, directory) = new_set();
     let program = env!("CARGO_BIN_EXE_headway");
     let command = format!("{program} fileset create {directory} --size 20MB");
     let output = Command::new("script")
@@ -337,9 +337,9 @@ fn progress_is_shown_when_there_is_a_terminal() {
 
 #[test]
 fn fileset_is_the_same_when_its_creation_was_killed_and_resumed() {
-    let words = ["--size", "40MB"];
-    let ((_kept, set), (_other, whole)) = (place(), place());
-    create_and_kill(&set, &words);
+    let arguments = ["--size", "40MB"];
+    let ((_kept, set), (_other, whole)) = (new_set(), new_set());
+    create_and_kill(&set, &arguments);
     let manifest = fs::read_to_string(Path::new(&set).join(MANIFEST)).unwrap();
     assert!(
         manifest.contains("complete = false"),
@@ -353,16 +353,16 @@ fn fileset_is_the_same_when_its_creation_was_killed_and_resumed() {
     );
     assert!(done(&["show", &set]).contains("complete     no"));
 
-    let again = done(&[&["create", set.as_str()], &words[..]].concat());
+    let again = done(&[&["create", set.as_str()], &arguments[..]].concat());
     assert!(again.contains("of the files were missing"), "{again}");
     done(&["verify", &set]);
-    done(&[&["create", whole.as_str()], &words[..]].concat());
+    done(&[&["create", whole.as_str()], &arguments[..]].concat());
     assert!(relative(&set) == relative(&whole), "the two sets differ");
 }
 
 #[test]
 fn fileset_verify_prints_each_difference() {
-    let (_kept, set) = place();
+    let (_kept, set) = new_set();
     done(&["create", &set, "--file-size", "3000", "--count", "30"]);
     let inside = Path::new(&set).join("dir00000");
     fs::remove_file(inside.join("file001")).unwrap();
@@ -387,15 +387,15 @@ fn fileset_verify_prints_each_difference() {
 
 #[test]
 fn another_set_is_not_overwritten() {
-    let (_kept, set) = place();
+    let (_kept, set) = new_set();
     done(&["create", &set, "--file-size", "10", "--count", "3"]);
     let before = relative(&set);
-    for words in [
+    for arguments in [
         &["--file-size", "10", "--count", "4"][..],
         &["--file-size", "10", "--count", "3", "--seed", "2"],
         &["--size", "5MB"],
     ] {
-        let (code, _, err) = run(&[&["create", set.as_str()], words].concat());
+        let (code, _, err) = run(&[&["create", set.as_str()], arguments].concat());
         assert_eq!(code, 1);
         assert!(
             err.contains("holds another file set (uniform, 3 files"),
@@ -407,9 +407,9 @@ fn another_set_is_not_overwritten() {
 
 #[test]
 fn manifest_is_an_error_when_newer_edited_or_missing() {
-    let (_kept, set) = place();
-    let words = ["--file-size", "10", "--count", "3"];
-    done(&[&["create", set.as_str()], &words[..]].concat());
+    let (_kept, set) = new_set();
+    let arguments = ["--file-size", "10", "--count", "3"];
+    done(&[&["create", set.as_str()], &arguments[..]].concat());
     let path = Path::new(&set).join(MANIFEST);
     let text = fs::read_to_string(&path).unwrap();
     for (from, to, expected) in [
@@ -419,12 +419,12 @@ fn manifest_is_an_error_when_newer_edited_or_missing() {
     ] {
         fs::write(&path, text.replace(from, to)).unwrap();
         for action in [&["verify"][..], &["show"], &["create"]] {
-            let words = if action == ["create"] {
-                &words[..]
+            let arguments = if action == ["create"] {
+                &arguments[..]
             } else {
                 &[]
             };
-            let (code, _, err) = run(&[action, &[set.as_str()], words].concat());
+            let (code, _, err) = run(&[action, &[set.as_str()], arguments].concat());
             assert_eq!(code, 1, "{action:?}");
             assert!(err.contains(expected), "{action:?}: {err}");
         }
@@ -449,7 +449,7 @@ nonsense
 
 #[test]
 fn fileset_has_the_sizes_and_popularity_of_the_access_log() {
-    let (kept, set) = place();
+    let (kept, set) = new_set();
     let log = kept.path().join("access.log");
     fs::write(&log, LOG).unwrap();
     let out = done(&["create", &set, "--log", log.to_str().unwrap()]);
@@ -464,7 +464,7 @@ fn fileset_has_the_sizes_and_popularity_of_the_access_log() {
     assert!(image.starts_with(b"/img/a%20b.png\n"));
     done(&["verify", &set]);
 
-    let (_kept, second) = place();
+    let (_kept, second) = new_set();
     let mut child = headway(&["create", &second, "--log", "-", "--profile", "from-log"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -482,7 +482,7 @@ fn fileset_has_the_sizes_and_popularity_of_the_access_log() {
 
 #[test]
 fn log_error_has_advice_when_it_has_no_file() {
-    let (kept, set) = place();
+    let (kept, set) = new_set();
     let path = kept.path().join("access.log");
     let log = path.to_str().unwrap();
     let (code, _, err) = run(&["create", &set, "--log", log]);

@@ -67,10 +67,10 @@ fn succeeded(output: &Output) -> String {
 
 /// Compiles with the flags that pkg-config prints, with the staging directory as the root of
 /// another system.
-fn compile(staging: &Path, source: &Path, options: &[&str], asked: &[&str]) -> PathBuf {
+fn compile(staging: &Path, source: &Path, options: &[&str], libraries: &[&str]) -> PathBuf {
     let description = staging.join(&PREFIX[1..]).join("lib/pkgconfig");
     let output = Command::new("pkg-config")
-        .args(asked)
+        .args(libraries)
         .args(["--cflags", "--libs", "debox"])
         .env("PKG_CONFIG_LIBDIR", description)
         .env("PKG_CONFIG_SYSROOT_DIR", staging)
@@ -128,17 +128,17 @@ fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
     let scratch = tempfile::tempdir().expect("a directory");
     let staging = scratch.path().join("staging");
     succeeded(&install(built(), &staging, PREFIX));
-    let place = staging.join(&PREFIX[1..]);
+    let prefix = staging.join(&PREFIX[1..]);
     for file in FILES {
-        let size = place.join(file).metadata().map(|found| found.len());
+        let size = prefix.join(file).metadata().map(|found| found.len());
         assert!(size.is_ok_and(|size| size > 0), "{file}");
     }
     assert!(
-        !place.join("bin/headway-lab").exists(),
+        !prefix.join("bin/headway-lab").exists(),
         "without WITH_LAB=1"
     );
     // The files name where they will be, not where they were put.
-    let description = std::fs::read_to_string(place.join("lib/pkgconfig/debox.pc"));
+    let description = std::fs::read_to_string(prefix.join("lib/pkgconfig/debox.pc"));
     let description = description.expect("it was installed");
     assert!(
         description.starts_with("prefix=/opt/headway\n"),
@@ -156,7 +156,7 @@ fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
     std::fs::write(&from, [7; 100_000]).expect("room");
     let copied = Command::new(program)
         .args([&from, &to])
-        .env("LD_LIBRARY_PATH", place.join("lib"))
+        .env("LD_LIBRARY_PATH", prefix.join("lib"))
         .output();
     let record = succeeded(&copied.expect("it runs"));
     // The system call's number, which only the library that stands before libc can have put there.
@@ -169,7 +169,7 @@ fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
     let ran = Command::new(program).output().expect("it runs");
     assert_eq!(succeeded(&ran), "1\n");
 
-    let traced = Command::new(place.join("bin/headway"))
+    let traced = Command::new(prefix.join("bin/headway"))
         .args(["trace", "-o"])
         .arg(scratch.path().join("summary"))
         .args(["--", "sh", "-c", "exit 3"])
@@ -199,7 +199,7 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
         let built = Path::new(env!("CARGO_BIN_EXE_headway"));
         std::os::unix::fs::symlink(built, half.join(file)).expect("room");
     }
-    for (built, prefix, told) in [
+    for (built, prefix, reason) in [
         (&empty, PREFIX, "empty/headway is not there"),
         (&half, PREFIX, "half/libdebox_preload.so is not there"),
         (&empty, "opt", "absolute path"),
@@ -207,7 +207,7 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
         let output = install(built, &staging, prefix);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
-            !output.status.success() && errors.contains(told),
+            !output.status.success() && errors.contains(reason),
             "{output:?}"
         );
         assert!(!staging.exists());

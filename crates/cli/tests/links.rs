@@ -56,8 +56,8 @@ fn links(text: &str) -> Vec<String> {
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text).into_iter().filter(|line| line.starts_with('#'));
     let named = headings.map(|line| {
-        let words = line.trim_start_matches('#').trim().to_lowercase();
-        let kept = words
+        let text = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = text
             .chars()
             .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         kept.map(|c| if c == ' ' { '-' } else { c }).collect()

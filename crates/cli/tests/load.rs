@@ -30,19 +30,19 @@ fn finished(command: &mut Command) -> (i32, String, String) {
     (code, text(stdout), text(stderr))
 }
 
-fn headway(words: &[&str]) -> (i32, String, String) {
-    finished(serving::headway().args(words))
+fn headway(arguments: &[&str]) -> (i32, String, String) {
+    finished(serving::headway().args(arguments))
 }
 
 /// `headway load` that keeps nothing.
-fn load(words: &[&str]) -> (i32, String, String) {
-    finished(serving::headway().arg("load").args(words))
+fn load(arguments: &[&str]) -> (i32, String, String) {
+    finished(serving::headway().arg("load").args(arguments))
 }
 
 /// `headway load --json` that must succeed, in words that it measured at least something.
-fn measured(words: &[&str]) -> Value {
-    let (code, out, err) = load(&[words, &["--json"]].concat());
-    assert_eq!(code, 0, "{words:?}: {err}");
+fn measured(arguments: &[&str]) -> Value {
+    let (code, out, err) = load(&[arguments, &["--json"]].concat());
+    assert_eq!(code, 0, "{arguments:?}: {err}");
     serde_json::from_str(&out).unwrap()
 }
 

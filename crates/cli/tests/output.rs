@@ -18,13 +18,13 @@ const COMMANDS: [&[&str]; 6] = [
 ];
 
 /// A directory with an empty run and a small set of files.
-fn place() -> tempfile::TempDir {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+fn with_run() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     headway_latency::RunWriter::create(&run, &headway_latency::RunDescription::default())
         .and_then(|writer| writer.finish(&headway_latency::RunDescription::default()))
         .unwrap();
-    let words = [
+    let arguments = [
         "fileset",
         "create",
         "set",
@@ -33,19 +33,19 @@ fn place() -> tempfile::TempDir {
         "uniform",
     ];
     let set = headway()
-        .args(words)
+        .args(arguments)
         .args(["--file-size", "100", "--count", "3"])
-        .current_dir(place.path())
+        .current_dir(directory.path())
         .output()
         .unwrap();
     assert!(set.status.success(), "{set:?}");
-    place
+    directory
 }
 
-fn printing_to(out: impl Into<Stdio>, words: &[&str], place: &Path) -> Output {
+fn printing_to(out: impl Into<Stdio>, arguments: &[&str], directory: &Path) -> Output {
     headway()
-        .args(words)
-        .current_dir(place)
+        .args(arguments)
+        .current_dir(directory)
         .stdout(out)
         .output()
         .unwrap()
@@ -53,38 +53,38 @@ fn printing_to(out: impl Into<Stdio>, words: &[&str], place: &Path) -> Output {
 
 #[test]
 fn closed_standard_output_is_no_error() {
-    let place = place();
-    for words in COMMANDS {
+    let directory = with_run();
+    for arguments in COMMANDS {
         // The reading end is closed before the program starts.
         let (_, out) = std::io::pipe().unwrap();
-        let output = printing_to(out, words, place.path());
+        let output = printing_to(out, arguments, directory.path());
         let err = String::from_utf8(output.stderr).unwrap();
         assert_eq!(
             (output.status.code(), err.as_str()),
             (Some(0), ""),
-            "{words:?}"
+            "{arguments:?}"
         );
     }
 }
 
 #[test]
 fn full_standard_output_is_an_error_with_a_reason() {
-    let place = place();
-    for words in COMMANDS {
+    let directory = with_run();
+    for arguments in COMMANDS {
         let full = fs::OpenOptions::new()
             .write(true)
             .open("/dev/full")
             .unwrap();
-        let output = printing_to(full, words, place.path());
+        let output = printing_to(full, arguments, directory.path());
         let err = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{words:?}: {err}");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {err}");
         assert!(
             err.contains("writing to standard output: No space left on device"),
-            "{words:?}: {err}"
+            "{arguments:?}: {err}"
         );
     }
-    let everything = File::create(place.path().join("page")).unwrap();
-    let output = printing_to(everything, COMMANDS[0], place.path());
+    let everything = File::create(directory.path().join("page")).unwrap();
+    let output = printing_to(everything, COMMANDS[0], directory.path());
     assert!(output.status.success());
-    assert!(fs::metadata(place.path().join("page")).unwrap().len() > 1000);
+    assert!(fs::metadata(directory.path().join("page")).unwrap().len() > 1000);
 }

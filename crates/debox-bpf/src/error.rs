@@ -13,7 +13,7 @@ pub enum AttachError {
          again"
     )]
     NotBuilt {
-        /// What the build met.
+        /// The failure of the build.
         why: String,
     },
     /// The kernel does not let this user load programs.
@@ -48,7 +48,7 @@ pub enum AttachError {
     /// The process does not exist.
     #[error("no such process: {pid}{hint}")]
     UnknownPid {
-        /// The number.
+        /// The process ID.
         pid: u32,
         /// Where the number exists after all, if it does.
         hint: String,
@@ -56,7 +56,7 @@ pub enum AttachError {
     /// The number is that of a thread.
     #[error("{pid} is a thread of process {process}; trace that process")]
     Thread {
-        /// The number.
+        /// The process ID.
         pid: u32,
         /// The process it belongs to.
         process: u32,
@@ -67,15 +67,15 @@ pub enum AttachError {
          the host's process id, or start the container with `docker run --pid=host`"
     )]
     Namespace {
-        /// The number.
+        /// The process ID.
         pid: u32,
     },
     /// More processes than [`Limits::processes_max`](crate::Limits::processes_max).
-    #[error("{asked} processes were given; at most {limit} can be traced at a time")]
+    #[error("{given} processes were given; at most {limit} can be traced at a time")]
     TooMany {
-        /// How many.
-        asked: usize,
-        /// How many can be.
+        /// Number of processes that were given.
+        given: usize,
+        /// Number of processes that can be traced at a time.
         limit: u32,
     },
 }

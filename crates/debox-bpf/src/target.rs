@@ -30,7 +30,7 @@ impl Pids {
     pub(crate) fn check(&self, processes_max: u32) -> Result<(), AttachError> {
         if self.pids.len() > processes_max as usize {
             return Err(AttachError::TooMany {
-                asked: self.pids.len(),
+                given: self.pids.len(),
                 limit: processes_max,
             });
         }

@@ -61,11 +61,11 @@ pub struct SleepTotals {
     pub site: Option<KernelSite>,
     /// The function's name, and its caller's where it is a general way of waiting.
     pub symbol: Option<String>,
-    /// How many sleeps.
+    /// Number of sleeps.
     pub count: u64,
     /// Nanoseconds from leaving the CPU to running again.
     pub total_ns: u64,
-    /// The longest.
+    /// Longest sleep.
     pub max_ns: u64,
     /// The part of `total_ns` after the wakeups: runnable, not yet running.
     pub wakeup_ns: u64,
@@ -116,7 +116,7 @@ pub struct SiteTotals {
     pub wall_ns: u64,
     /// The shortest; 0 if none has ended.
     pub min_ns: u64,
-    /// The longest.
+    /// Longest call.
     pub max_ns: u64,
     /// The shortest time without preemptions, which does not depend on load.
     pub in_band_min_ns: u64,
@@ -126,7 +126,7 @@ pub struct SiteTotals {
     pub cpu_ns: u64,
     /// Minor page faults.
     pub faults_minor: u64,
-    /// Major ones.
+    /// Major page faults.
     pub faults_major: u64,
     /// How often the thread left the CPU while it could have run on.
     pub preemptions: Wait,

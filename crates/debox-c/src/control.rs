@@ -243,14 +243,14 @@ pub(crate) fn fail(number: c_int) -> c_int {
 
 fn errno() -> c_int {
     // SAFETY: no precondition.
-    let place = unsafe { libc::__errno_location() };
+    let location = unsafe { libc::__errno_location() };
     // SAFETY: valid for the calling thread at all times.
-    unsafe { *place }
+    unsafe { *location }
 }
 
 fn set_errno(number: c_int) {
     // SAFETY: no precondition.
-    let place = unsafe { libc::__errno_location() };
+    let location = unsafe { libc::__errno_location() };
     // SAFETY: valid for the calling thread at all times.
-    unsafe { *place = number };
+    unsafe { *location = number };
 }

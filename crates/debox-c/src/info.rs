@@ -19,7 +19,7 @@ pub struct TimeVal {
     tv_usec: c_long,
 }
 
-/// `PerSleepInfo`.
+/// The sleeps of a label, `PerSleepInfo` of the header.
 #[repr(C)]
 #[allow(non_snake_case, missing_docs)]
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ pub struct PerSleepInfo {
     pub reserved: [u64; 3],
 }
 
-/// `CallTrace`.
+/// A function in the trace of a call, `CallTrace` of the header.
 #[repr(C)]
 #[allow(non_snake_case, missing_docs)]
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ pub struct CallTime {
     pub callCycles: i64,
 }
 
-/// `DeBoxInfo`.
+/// The figures of a call, `DeBoxInfo` of the header.
 #[repr(C)]
 #[allow(non_snake_case, missing_docs)]
 pub struct DeBoxInfo {
@@ -217,8 +217,8 @@ pub fn copy(room: &mut [c_char], text: &str) {
         return;
     };
     let length = text.len().min(last);
-    for (place, byte) in room.iter_mut().zip(&text.as_bytes()[..length]) {
-        *place = *byte as c_char;
+    for (target, byte) in room.iter_mut().zip(&text.as_bytes()[..length]) {
+        *target = *byte as c_char;
     }
     room[length] = 0;
 }

@@ -65,7 +65,7 @@ pub unsafe trait Tracer: Sized {
     /// False in a forked child, whose copy is unusable because kernel rings are not inherited.
     fn alive(&self) -> bool;
 
-    /// Before a call.
+    /// Takes a snapshot before a call.
     fn begin(&self) -> Self::Snapshot;
 
     /// After a call made from `site`, which returned `result`: all ones if it failed, however the

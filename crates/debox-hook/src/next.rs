@@ -24,11 +24,11 @@ pub fn prepare() {
     if first.is_err() {
         return;
     }
-    for (place, name) in NEXT.iter().zip(NAMES) {
+    for (slot, name) in NEXT.iter().zip(NAMES) {
         // SAFETY: every name ends with a zero byte. A name that this libc does not have gives null,
         // and then nothing was linked to it either.
         let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
-        place.store(function.cast(), Ordering::Release);
+        slot.store(function.cast(), Ordering::Release);
     }
     STATE.store(FILLED, Ordering::Release);
 }

@@ -40,7 +40,7 @@ enum Failure {
     LongMinusOne,
     /// By the number of the error.
     Number,
-    /// By a null pointer.
+    /// The function reports a failure by a null pointer.
     Null,
     /// Not at all: whatever the register holds means nothing.
     Never,
@@ -234,7 +234,7 @@ macro_rules! stubs {
     };
 }
 
-/// One exported function.
+/// Defines one exported function.
 #[macro_export]
 macro_rules! stub {
     (seven $name:ident $tracer:ty) => {
@@ -269,9 +269,9 @@ macro_rules! five_stub {
                 "mov r9, [rsp]",
                 "jmp {target}",
                 "2:",
-                "jmp headway_hook_jumps + {place}",
+                "jmp headway_hook_jumps + {offset}",
                 off = const $crate::thread::OFF,
-                place = const 16 * ($crate::Function::$name as usize),
+                offset = const 16 * ($crate::Function::$name as usize),
                 target = sym $target,
             )
         }
@@ -307,10 +307,10 @@ macro_rules! seven_stub {
                 ".cfi_adjust_cfa_offset -24",
                 "ret",
                 "2:",
-                "jmp headway_hook_jumps + {place}",
+                "jmp headway_hook_jumps + {offset}",
                 ".cfi_endproc",
                 off = const $crate::thread::OFF,
-                place = const 16 * ($crate::Function::$name as usize),
+                offset = const 16 * ($crate::Function::$name as usize),
                 target = sym $target,
             )
         }
@@ -371,10 +371,10 @@ macro_rules! special_stubs {
                 "mov rdi, rax",
                 "jmp {failed}",
                 "4:",
-                "jmp headway_hook_jumps + {place}",
+                "jmp headway_hook_jumps + {offset}",
                 ".cfi_endproc",
                 off = const $crate::thread::OFF,
-                place = const 16 * ($crate::Function::syscall as usize),
+                offset = const 16 * ($crate::Function::syscall as usize),
                 clone = const ::libc::SYS_clone,
                 vfork = const ::libc::SYS_vfork,
                 fork = const ::libc::SYS_fork,

@@ -61,10 +61,10 @@ pub fn scan(writer: &Writer<'_>) {
 /// A line is `start-end rwxp offset device inode path` (proc(5)). `run` is the code without a gap
 /// up to here.
 fn add(writer: &Writer<'_>, line: &[u8], run: &mut (u64, u64)) {
-    let mut words = line
+    let mut fields = line
         .split(|&byte| byte == b' ')
-        .filter(|word| !word.is_empty());
-    let (Some(range), Some(rights), Some(offset)) = (words.next(), words.next(), words.next())
+        .filter(|field| !field.is_empty());
+    let (Some(range), Some(rights), Some(offset)) = (fields.next(), fields.next(), fields.next())
     else {
         return;
     };

@@ -28,7 +28,7 @@ unsafe extern "C" {
 }
 
 impl Frames {
-    /// None.
+    /// A stack without frames.
     pub fn none() -> Frames {
         Frames {
             addresses: [0; FRAMES_MAX],

@@ -14,9 +14,9 @@ fn is_there(program: &str) -> bool {
 }
 
 /// A small tree for searching.
-fn tree(place: &Path) {
+fn tree(root: &Path) {
     for directory in 0..4 {
-        let directory = place.join(format!("d{directory}"));
+        let directory = root.join(format!("d{directory}"));
         std::fs::create_dir(&directory).expect("a directory");
         for file in 0..20 {
             let text = format!("{file}\n").repeat(file * 50);
@@ -92,9 +92,9 @@ const REAL_PROGRAMS: &[(&str, &[&str])] = &[
 #[test]
 fn real_programs_behave_alike_when_they_are_traced() {
     let bench = Bench::new();
-    let place = bench.path().join("tree");
-    std::fs::create_dir(&place).expect("a directory");
-    tree(&place);
+    let directory = bench.path().join("tree");
+    std::fs::create_dir(&directory).expect("a directory");
+    tree(&directory);
     for (program, arguments) in REAL_PROGRAMS {
         if !is_there(program) {
             println!("not installed, so not compared: {program}");
@@ -102,8 +102,8 @@ fn real_programs_behave_alike_when_they_are_traced() {
         }
         let what = format!("{program} {arguments:?}");
         let run = |mut command: Command| {
-            let _ = std::fs::remove_file(place.join("db"));
-            command.args(*arguments).current_dir(&place);
+            let _ = std::fs::remove_file(directory.join("db"));
+            command.args(*arguments).current_dir(&directory);
             command.output().expect("the program runs")
         };
         let plain = run(Command::new(program));
@@ -321,15 +321,15 @@ fn program_survives_when_seccomp_forbids_the_tracers_calls() {
 struct SmallFilesystem(std::path::PathBuf);
 
 impl SmallFilesystem {
-    fn mount(place: &Path, size: &str) -> Result<SmallFilesystem, String> {
+    fn mount(mount_point: &Path, size: &str) -> Result<SmallFilesystem, String> {
         let options = format!("size={size}");
         let output = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &options, "headway-small"])
-            .arg(place)
+            .arg(mount_point)
             .output()
             .map_err(|error| format!("mount: {error}"))?;
         match output.status.success() {
-            true => Ok(SmallFilesystem(place.to_owned())),
+            true => Ok(SmallFilesystem(mount_point.to_owned())),
             false => Err(support::text(&output.stderr)),
         }
     }

@@ -427,19 +427,19 @@ fn functions_replace_stacks_where_the_kernel_times_them_else_the_reason_is_shown
     let mut command = Command::new(&program);
     let output = command.env_remove("LD_LIBRARY_PATH").output();
     let output = output.expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
-    if said.contains("followed 0 yes") {
-        let found = said
+    if stdout.contains("followed 0 yes") {
+        let found = stdout
             .split("found ")
             .nth(1)
             .and_then(|rest| rest.split(',').next());
         let found: i32 = found
-            .and_then(|words| words.parse().ok())
+            .and_then(|number| number.parse().ok())
             .expect("a number");
         assert!(
-            found > 1 && said.contains("same call 1") && said.ends_with("long 1\n"),
-            "{said}"
+            found > 1 && stdout.contains("same call 1") && stdout.ends_with("long 1\n"),
+            "{stdout}"
         );
         return;
     }
@@ -450,10 +450,10 @@ fn functions_replace_stacks_where_the_kernel_times_them_else_the_reason_is_shown
     ];
     let is_explained = refusals
         .iter()
-        .any(|why| said.contains(&format!("followed -1 {why}, found -1, errno 1")));
-    assert!(is_explained, "{said}");
+        .any(|why| stdout.contains(&format!("followed -1 {why}, found -1, errno 1")));
+    assert!(is_explained, "{stdout}");
     assert!(
-        said.starts_with("before -1 1,") && said.contains("same call 1, trace kept 1"),
-        "{said}"
+        stdout.starts_with("before -1 1,") && stdout.contains("same call 1, trace kept 1"),
+        "{stdout}"
     );
 }

@@ -110,17 +110,17 @@ fn returning_at_once() {
 /// to the thread, so the difference is what the kernel spends on writing records and we on reading
 /// them.
 fn sleeping() -> std::io::Result<()> {
-    let (mut ask_end, ask) = std::io::pipe()?;
+    let (mut request_end, request) = std::io::pipe()?;
     let (answer, mut answer_end) = std::io::pipe()?;
     let echo = std::thread::spawn(move || {
         let mut byte = [0];
-        while ask_end.read(&mut byte).is_ok_and(|bytes| bytes == 1) {
+        while request_end.read(&mut byte).is_ok_and(|bytes| bytes == 1) {
             if answer_end.write_all(&byte).is_err() {
                 break;
             }
         }
     });
-    let peer = RefCell::new((ask, answer));
+    let peer = RefCell::new((request, answer));
     let send = || peer.borrow_mut().0.write_all(&[7]).expect("the echo reads");
     let receive = || {
         let mut byte = [0];
@@ -141,9 +141,9 @@ fn sleeping() -> std::io::Result<()> {
             tracer.call(Call::EventWait, receive);
         }));
         drop(tracer);
-        for (limits, place) in [(PLAIN, 2), (Limits::default(), 3)] {
+        for (limits, index) in [(PLAIN, 2), (Limits::default(), 3)] {
             let debox = Debox::enable(limits);
-            slices[place].push(slice(SLEEPS_PER_SLICE, || {
+            slices[index].push(slice(SLEEPS_PER_SLICE, || {
                 debox.call(WRITE, send);
                 debox.call(READ, receive);
             }));

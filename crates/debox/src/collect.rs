@@ -106,7 +106,7 @@ pub struct Process {
     pub losses: Losses,
 }
 
-/// How a record ended.
+/// How a process's record ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
@@ -148,7 +148,7 @@ pub struct CallSite {
     pub call: u32,
     /// Name of the call.
     pub name: String,
-    /// How many calls.
+    /// Number of calls.
     pub count: u64,
     /// How many of them failed.
     pub errors: u64,
@@ -156,7 +156,7 @@ pub struct CallSite {
     pub wall_ns: u64,
     /// The shortest call; 0 if none has returned.
     pub wall_min_ns: u64,
-    /// The longest.
+    /// Longest wall-clock time of a call.
     pub wall_max_ns: u64,
     /// The shortest time without preemptions: in-band time, which does not depend on load.
     pub in_band_min_ns: u64,
@@ -164,7 +164,7 @@ pub struct CallSite {
     pub in_band_max_ns: u64,
     /// Minor page faults.
     pub faults_minor: u64,
-    /// Major ones.
+    /// Major page faults.
     pub faults_major: u64,
     /// How often the thread was preempted in a call.
     pub preemptions: Wait,
@@ -199,11 +199,11 @@ pub struct SiteSleep {
     pub symbol: Option<String>,
     /// The kernel stack, innermost first.
     pub stack: Vec<u64>,
-    /// How often.
+    /// Number of sleeps.
     pub count: u64,
     /// Nanoseconds in all.
     pub total_ns: u64,
-    /// The longest.
+    /// Longest sleep.
     pub max_ns: u64,
 }
 
@@ -222,11 +222,11 @@ pub struct KeptRecord {
     pub result: i64,
     /// When the call began, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// How long it took.
+    /// Wall-clock time of the call.
     pub wall_ns: u64,
     /// Minor page faults; `None` if not seen.
     pub faults_minor: Option<u32>,
-    /// Major ones.
+    /// Major page faults.
     pub faults_major: Option<u32>,
     /// How often the thread was preempted.
     pub preemptions: Wait,
@@ -245,7 +245,7 @@ pub struct KeptRecord {
 /// A remark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// What about.
+    /// Kind of the note.
     pub kind: NoteKind,
     /// When, on `CLOCK_MONOTONIC`.
     pub time_ns: u64,

@@ -76,7 +76,7 @@ pub enum FunctionsError {
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why.
+        /// Why the call failed.
         source: io::Error,
     },
 }

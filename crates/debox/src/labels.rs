@@ -125,7 +125,7 @@ labels! {
     Rcu = "rcu",
     /// A frozen filesystem, or one being mounted.
     Freeze = "freeze",
-    /// Randomness.
+    /// The kernel's random number generator.
     Random = "random",
     /// The lock of a descriptor's offset.
     FileOffset = "file-offset",

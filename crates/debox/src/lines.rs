@@ -59,13 +59,13 @@ impl KernelLines {
     /// `NotFound`: the file does not exist; the text lists the paths. Others as
     /// [`KernelLines::open`].
     pub fn find(symbols: &Symbols) -> io::Result<KernelLines> {
-        let places = places();
-        match places.iter().find(|place| place.exists()) {
-            Some(place) => KernelLines::open(place, symbols),
+        let candidates = debug_files();
+        match candidates.iter().find(|path| path.exists()) {
+            Some(path) => KernelLines::open(path, symbols),
             None => {
                 let text = format!(
                     "no debug file of this kernel (the package linux-image-…-dbg or kernel-debuginfo) \
-                     in any of {places:?}"
+                     in any of {candidates:?}"
                 );
                 Err(io::Error::new(io::ErrorKind::NotFound, text))
             }
@@ -103,11 +103,11 @@ impl KernelLines {
     /// The line of an address. The address must be inside the call instruction, not the return
     /// address after it.
     pub fn line(&self, address: u64) -> Option<Line> {
-        let place = self.loader.find_location(address.wrapping_sub(self.slide));
-        let place = place.ok()??;
+        let location = self.loader.find_location(address.wrapping_sub(self.slide));
+        let location = location.ok()??;
         Some(Line {
-            file: below_source_tree(place.file?).to_owned(),
-            line: place.line.unwrap_or(0),
+            file: below_source_tree(location.file?).to_owned(),
+            line: location.line.unwrap_or(0),
         })
     }
 
@@ -132,9 +132,9 @@ impl std::fmt::Debug for KernelLines {
     }
 }
 
-fn places() -> Vec<PathBuf> {
-    if let Some(place) = std::env::var_os("HEADWAY_VMLINUX") {
-        return vec![PathBuf::from(place)];
+fn debug_files() -> Vec<PathBuf> {
+    if let Some(path) = std::env::var_os("HEADWAY_VMLINUX") {
+        return vec![PathBuf::from(path)];
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
@@ -224,8 +224,8 @@ mod tests {
             let test = "line_is_found_when_the_kernel_runs_at_another_address_than_in_the_file";
             return skip(test, "no C compiler");
         }
-        let place = |name| address(folder.path(), name);
-        let (schedule, vfs_read) = (place("schedule"), place("vfs_read"));
+        let address_of = |name| address(folder.path(), name);
+        let (schedule, vfs_read) = (address_of("schedule"), address_of("vfs_read"));
         let slide = 0xffff_ffff_2000_0000;
         let running = |at: u64| at.wrapping_add(slide);
         let kallsyms = |vfs_read: u64| {

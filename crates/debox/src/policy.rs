@@ -382,15 +382,15 @@ mod tests {
 
     #[test]
     fn hook_environment_describes_the_call_when_the_hook_runs() {
-        let place = tempfile::NamedTempFile::new().expect("a temporary file");
+        let output_file = tempfile::NamedTempFile::new().expect("a temporary file");
         let command = format!(
             "echo $HEADWAY_CALL $HEADWAY_WALL_NS $HEADWAY_PID > {}",
-            place.path().display()
+            output_file.path().display()
         );
         let mut rule = Rule::new(Trigger::default(), Reaction::Hook(command));
         rule.apply(&record(libc::SYS_read as u32, 5, 0), 0)
             .expect("a shell");
-        let text = std::fs::read_to_string(place.path()).expect("the hook wrote it");
+        let text = std::fs::read_to_string(output_file.path()).expect("the hook wrote it");
         assert_eq!(text, format!("read 5 {}\n", std::process::id()));
     }
 }

@@ -157,7 +157,7 @@ pub struct Record {
     pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.
     pub faults_minor: Option<u32>,
-    /// Major ones.
+    /// Major page faults.
     pub faults_major: Option<u32>,
     /// How often the call lost the CPU while it could have run on.
     pub preemptions: Wait,
@@ -211,7 +211,7 @@ impl Record {
         }
     }
 
-    /// What is kept.
+    /// The limits on what is kept.
     pub fn limits(&self) -> Limits {
         self.limits
     }

@@ -141,20 +141,20 @@ impl Debox {
             ring.close_descriptor();
         }
         let ticks = Ticks::calibrated();
-        let whose = match limits.own_faults {
+        let scope = match limits.own_faults {
             true => FaultScope::Everywhere,
             false => FaultScope::InKernel,
         };
         let debox = Debox {
             ring,
-            minor: FaultCounter::open(FaultKind::Minor, whose).ok(),
-            major: FaultCounter::open(FaultKind::Major, whose).ok(),
+            minor: FaultCounter::open(FaultKind::Minor, scope).ok(),
+            major: FaultCounter::open(FaultKind::Major, scope).ok(),
             level,
             level_forked: privilege::forked(),
             fork_guard: ForkGuard::current(),
             thread: gettid(),
             ticks,
-            anchor: Cell::new(Anchor::drop_now(ticks)),
+            anchor: Cell::new(Anchor::at_current_time(ticks)),
             anchor_age_max: ticks.of_ns(ANCHOR_AGE_MAX_NS),
             off_cpu: RefCell::new(OffCpuTracker::new()),
             stash: RefCell::new(Stash::new()),
@@ -261,7 +261,7 @@ impl Debox {
     fn snapshot(&self) -> Snapshot {
         let mut ticks = self.ticks.now();
         if ticks.wrapping_sub(self.anchor.get().ticks) > self.anchor_age_max {
-            self.anchor.set(Anchor::drop_now(self.ticks));
+            self.anchor.set(Anchor::at_current_time(self.ticks));
             ticks = self.ticks.now();
         }
         let here = self.fork_guard.is_same_process();
@@ -453,7 +453,7 @@ impl Debox {
 }
 
 impl Anchor {
-    fn drop_now(ticks: Ticks) -> Anchor {
+    fn at_current_time(ticks: Ticks) -> Anchor {
         let (ticks, ns) = ticks.with_monotonic_ns();
         Anchor { ticks, ns }
     }

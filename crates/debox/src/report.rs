@@ -65,7 +65,7 @@ impl fmt::Display for TraceLevel {
 /// How often a thread left the CPU, and for how long in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// How many.
+    /// Number of waits.
     pub count: u64,
     /// Nanoseconds in all.
     pub total_ns: u64,
@@ -101,7 +101,7 @@ pub struct Site {
     /// The resource it waited for, once [`Report::resolve`] has been there; `Unknown` before.
     #[serde(default)]
     pub label: Label,
-    /// How many sleeps.
+    /// Number of sleeps.
     pub count: u64,
     /// Nanoseconds slept in all.
     pub total_ns: u64,

@@ -45,8 +45,8 @@ impl Stash {
             stack: Stack::new(interval.stack),
             taken: false,
         };
-        let place = (self.count % INTERVALS_MAX) as usize;
-        match self.kept.get_mut(place) {
+        let index = (self.count % INTERVALS_MAX) as usize;
+        match self.kept.get_mut(index) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
         }

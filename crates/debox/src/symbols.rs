@@ -133,8 +133,8 @@ impl Symbols {
     }
 
     fn name_at(&self, index: usize) -> Option<&str> {
-        let place = self.word(head::WORDS + 2 * index + 1);
-        let (start, length) = ((place >> 32) as usize, place as u32 as usize);
+        let packed = self.word(head::WORDS + 2 * index + 1);
+        let (start, length) = ((packed >> 32) as usize, packed as u32 as usize);
         let start = STARTS + self.count * ENTRY_BYTES + start;
         std::str::from_utf8(self.image.get(start..start + length)?).ok()
     }
@@ -247,11 +247,11 @@ impl Symbols {
         ] {
             image.extend(word.to_ne_bytes());
         }
-        let mut place = 0_u64;
+        let mut name_start = 0_u64;
         for (address, name) in &functions {
             image.extend(address.to_ne_bytes());
-            image.extend((place << 32 | name.len() as u64).to_ne_bytes());
-            place += name.len() as u64;
+            image.extend((name_start << 32 | name.len() as u64).to_ne_bytes());
+            name_start += name.len() as u64;
         }
         for (_, name) in &functions {
             image.extend(name.as_bytes());
@@ -351,8 +351,8 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
             function: 0xffffffff81000400,
             offset: 0x10,
         };
-        let place = symbols.format_site(site).expect("a function starts there");
-        assert!(place.ends_with("+0x10"), "{place}");
+        let shown = symbols.format_site(site).expect("a function starts there");
+        assert!(shown.ends_with("+0x10"), "{shown}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ const FUNCTIONS_MAX: usize = 100;
 fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_graph() {
     let test = "call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_graph";
     let left = match FunctionTimes::instance() {
-        Ok(place) => place.with_file_name("headway-4194304-1"),
+        Ok(folder) => folder.with_file_name("headway-4194304-1"),
         Err(why) => return headway_test_support::skip(test, &why.to_string()),
     };
     // As a process that was killed leaves it; no process has this number.
@@ -31,8 +31,8 @@ fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_
         Err(why) => panic!("{why}"),
     };
     assert!(made.is_ok() && !left.exists(), "{made:?}");
-    let place = FunctionTimes::instance().expect("as before");
-    assert!(place.exists());
+    let instance = FunctionTimes::instance().expect("as before");
+    assert!(instance.exists());
 
     let symbols = Symbols::load().expect("root may");
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -45,7 +45,7 @@ fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_
         slept(&debox, &mut times, &symbols);
     }
     drop(times);
-    assert!(!place.exists());
+    assert!(!instance.exists());
 }
 
 /// A sleep is in the functions of its call, from the outermost to the scheduler's, and in no
@@ -91,9 +91,9 @@ fn slept(debox: &Debox, times: &mut FunctionTimes, symbols: &Symbols) {
 #[test]
 fn instance_removal_fails_when_the_directory_is_foreign() {
     let folder = tempfile::tempdir().expect("a folder");
-    let place = folder.path().join("headway-1-1");
-    std::fs::create_dir(&place).expect("room");
-    assert!(headway_debox::remove_instance(&place).is_err());
-    assert!(place.exists());
+    let instance = folder.path().join("headway-1-1");
+    std::fs::create_dir(&instance).expect("room");
+    assert!(headway_debox::remove_instance(&instance).is_err());
+    assert!(instance.exists());
     assert!(headway_debox::remove_instance(Path::new("/")).is_err());
 }

@@ -192,17 +192,17 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum DeadlineStep {
         Set(usize, u64),
         Clear(usize),
         Expire(u64),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = DeadlineStep> {
         prop_oneof![
-            3 => (0..6_usize, 0..4000_u64).prop_map(|(slot, in_ms)| Step::Set(slot, in_ms)),
-            1 => (0..6_usize).prop_map(Step::Clear),
-            2 => (0..900_u64).prop_map(Step::Expire),
+            3 => (0..6_usize, 0..4000_u64).prop_map(|(slot, in_ms)| DeadlineStep::Set(slot, in_ms)),
+            1 => (0..6_usize).prop_map(DeadlineStep::Clear),
+            2 => (0..900_u64).prop_map(DeadlineStep::Expire),
         ]
     }
 
@@ -217,15 +217,15 @@ mod tests {
             let mut now_ms = 0;
             for step in steps {
                 match step {
-                    Step::Set(slot, in_ms) => {
+                    DeadlineStep::Set(slot, in_ms) => {
                         deadlines.set(slot, now_ms + in_ms);
                         model.insert(slot, (now_ms + in_ms).div_ceil(tick_ms) * tick_ms);
                     }
-                    Step::Clear(slot) => {
+                    DeadlineStep::Clear(slot) => {
                         deadlines.clear(slot);
                         model.remove(&slot);
                     }
-                    Step::Expire(in_ms) => {
+                    DeadlineStep::Expire(in_ms) => {
                         now_ms += in_ms;
                         let due = model.extract_if(.., |_, at_ms| *at_ms <= now_ms);
                         let due: Vec<usize> = due.map(|(slot, _)| slot).collect();

@@ -64,7 +64,7 @@ pub struct Interest(u8);
 impl Interest {
     /// Nothing: the file descriptor stays registered, and only a hang-up is reported.
     pub const NONE: Interest = Interest(0);
-    /// Input.
+    /// Interest in input.
     pub const READ: Interest = Interest(1);
     /// Room for output.
     pub const WRITE: Interest = Interest(2);

@@ -10,7 +10,7 @@
 //! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `headway_os::residency`.
 
 use crate::file::{Nowait, OpenFile};
-use headway_os::residency::{cachestat, mincore, mincore_tells, page_bytes};
+use headway_os::residency::{cachestat, mincore, mincore_is_accurate, page_bytes};
 use rustix::fs::fcntl_get_seals;
 use rustix::io::{Errno, pread};
 use std::cell::Cell;
@@ -33,7 +33,7 @@ pub enum ProbeKind {
     /// `preadv2(RWF_NOWAIT)` of one byte a page.
     Nowait,
     /// mmap and mincore. Truthful only for files this user owns or may write; see
-    /// `headway_os::residency::mincore_tells`.
+    /// `headway_os::residency::mincore_is_accurate`.
     Mincore,
 }
 
@@ -242,7 +242,7 @@ fn nowait(file: &OpenFile) -> io::Result<Nowait> {
             // The pages belong to the layer's own file: `cachestat` counts none of them, `mincore`
             // all.
             Err(Errno::OPNOTSUPP)
-                if file.is_on_overlay() && mincore_tells(file, file.meta().size)? =>
+                if file.is_on_overlay() && mincore_is_accurate(file, file.meta().size)? =>
             {
                 Nowait::Layered
             }

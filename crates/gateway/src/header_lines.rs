@@ -91,7 +91,7 @@ impl HeaderLines {
 /// What is accepted between a field's name and its colon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeforeColon {
-    /// Nothing.
+    /// The colon must follow the name at once.
     Nothing,
     /// White space, which a proxy must remove from a response (RFC 9112 section 5.1).
     WhiteSpace,

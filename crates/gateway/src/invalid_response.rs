@@ -20,13 +20,13 @@ pub enum InvalidResponse {
     /// No empty line within the limit.
     #[error("the response's head is longer than {bytes_max} bytes")]
     HeadTooLong {
-        /// The limit.
+        /// The limit of the header's length.
         bytes_max: usize,
     },
     /// More fields than allowed.
     #[error("the response's head has more than {fields_max} headers")]
     TooManyFields {
-        /// The limit.
+        /// The limit of the number of fields.
         fields_max: usize,
     },
     /// No colon, or an invalid name before it.
@@ -96,9 +96,9 @@ pub enum InvalidResponse {
     /// The stream ended before the declared length.
     #[error("the response ended after {body_bytes} of {declared_bytes} declared bytes")]
     BodyCut {
-        /// Received.
+        /// Length of the body that was received.
         body_bytes: u64,
-        /// Content-Length.
+        /// Length that Content-Length declared.
         declared_bytes: u64,
     },
 }

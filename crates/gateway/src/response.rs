@@ -15,7 +15,7 @@ use crate::invalid_response::{InvalidResponse, excerpt};
 pub struct HeadLimits {
     /// Most bytes of a head, including the final empty line.
     pub head_bytes_max: usize,
-    /// Most fields.
+    /// Largest number of header fields.
     pub fields_max: usize,
 }
 

@@ -180,8 +180,8 @@ fn weight(parameter: &[u8]) -> Option<u16> {
         return None;
     }
     let mut thousandths = u16::from(whole - b'0') * 1000;
-    for (decimal, place) in decimals.iter().zip([100, 10, 1]) {
-        thousandths += u16::from(decimal - b'0') * place;
+    for (decimal, value) in decimals.iter().zip([100, 10, 1]) {
+        thousandths += u16::from(decimal - b'0') * value;
     }
     (thousandths <= 1000).then_some(thousandths)
 }

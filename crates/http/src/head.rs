@@ -189,7 +189,7 @@ pub struct Head<'b> {
     pub conditions: Conditions<'b>,
     /// Range; `None` if it or If-Range was repeated (ignoring Range is always allowed).
     pub range: Option<&'b [u8]>,
-    /// If-Range.
+    /// The If-Range field.
     pub if_range: Option<&'b [u8]>,
     /// Accept-Encoding, with repeated fields joined. An empty value differs from `None`.
     pub accept_encoding: Option<Cow<'b, [u8]>>,

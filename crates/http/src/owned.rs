@@ -118,27 +118,27 @@ impl OwnedHead {
     pub fn copy_from(&mut self, head: &Head<'_>, received: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(&received[..head.length]);
-        let place = |part: &[u8]| span(part, received);
+        let span_of = |part: &[u8]| span(part, received);
         let part =
             |value: &Option<Cow<'_, [u8]>>| value.as_ref().map(|value| Part::new(value, received));
         self.target = match head.target {
-            Target::Path(path) => TargetSpan::Path(place(path)),
+            Target::Path(path) => TargetSpan::Path(span_of(path)),
             Target::Asterisk => TargetSpan::Asterisk,
-            Target::Authority(authority) => TargetSpan::Authority(place(authority)),
+            Target::Authority(authority) => TargetSpan::Authority(span_of(authority)),
         };
         self.path = path_of(head, received);
-        self.request_line = place(head.request_line);
+        self.request_line = span_of(head.request_line);
         (self.method, self.version) = (head.method, head.version);
-        self.host = head.host.map(place);
+        self.host = head.host.map(span_of);
         (self.keep_alive, self.expect_continue) = (head.keep_alive, head.expect_continue);
         self.framing = head.framing;
         self.if_match = part(&head.conditions.if_match);
-        self.if_unmodified_since = head.conditions.if_unmodified_since.map(place);
+        self.if_unmodified_since = head.conditions.if_unmodified_since.map(span_of);
         self.if_none_match = part(&head.conditions.if_none_match);
-        self.if_modified_since = head.conditions.if_modified_since.map(place);
-        (self.range, self.if_range) = (head.range.map(place), head.if_range.map(place));
+        self.if_modified_since = head.conditions.if_modified_since.map(span_of);
+        (self.range, self.if_range) = (head.range.map(span_of), head.if_range.map(span_of));
         self.accept_encoding = part(&head.accept_encoding);
-        (self.referer, self.user_agent) = (head.referer.map(place), head.user_agent.map(place));
+        (self.referer, self.user_agent) = (head.referer.map(span_of), head.user_agent.map(span_of));
     }
 
     /// The bytes of the header, including its empty lines.

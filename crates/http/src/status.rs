@@ -90,7 +90,7 @@ statuses! {
 }
 
 impl Status {
-    /// The number.
+    /// The status code as a number.
     pub const fn code(self) -> u16 {
         self.0
     }

@@ -170,9 +170,9 @@ proptest! {
             }
             Ranges::Unsatisfiable => prop_assert!(wanted.is_empty()),
             Ranges::Whole => {
-                let asked: usize = specs.iter()
+                let requested: usize = specs.iter()
                     .map(|spec| (0..size).filter(|at| selects(*spec, *at, size)).count()).sum();
-                prop_assert!(asked > wanted.len() && specs.len() > 2, "ignored without an overlap too many");
+                prop_assert!(requested > wanted.len() && specs.len() > 2, "ignored without an overlap too many");
             }
         }
     }

@@ -38,14 +38,17 @@ fn choose(random: &mut SplitMix64, weights: &[f64]) -> usize {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let directory = PathBuf::from(words.first().ok_or(USAGE)?);
-    let number = |at: usize, default: f64| {
-        words
-            .get(at)
-            .map_or(Ok(default), |word| word.parse::<f64>().map_err(|_| USAGE))
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let directory = PathBuf::from(arguments.first().ok_or(USAGE)?);
+    let number = |index: usize, default: f64| {
+        arguments.get(index).map_or(Ok(default), |argument| {
+            argument.parse::<f64>().map_err(|_| USAGE)
+        })
     };
-    if words.get(1).is_some_and(|word| word == "profile") {
+    if arguments
+        .get(1)
+        .is_some_and(|argument| argument == "profile")
+    {
         return profile(&directory, number(2, 20_000.0)?, number(3, 30.0)?);
     }
     let load = Load {

@@ -58,7 +58,7 @@ pub struct Analysis {
     pub complete: Option<Distribution>,
     /// From the actual start to the first byte, of requests that got one.
     pub first_byte: Option<Distribution>,
-    /// How late requests started.
+    /// Lag of the starts of requests behind their intended starts.
     pub late: Late,
     /// Complete responses within each deadline that was asked for.
     pub goodput: Vec<Goodput>,
@@ -72,7 +72,7 @@ pub struct Analysis {
     pub by_size: Vec<SizeGroup>,
     /// Latency of complete responses by SPECweb class; empty if the work has none.
     pub by_class: Vec<ClassGroup>,
-    /// What happened when.
+    /// The course of the run by intervals of time.
     pub timeline: Timeline,
 }
 
@@ -83,7 +83,7 @@ pub struct Counts {
     pub requests: u64,
     /// Requests with a complete and expected response.
     pub complete: u64,
-    /// The others.
+    /// Requests that were not good.
     pub errors: u64,
     /// Requests of the warm-up, not in any other figure.
     pub warmup: u64,
@@ -96,7 +96,7 @@ pub struct Counts {
 pub struct OutcomeCount {
     /// The name of an [`crate::Outcome`].
     pub outcome: String,
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct OutcomeCount {
 pub struct StatusCount {
     /// The status; 0 without a response.
     pub status: u16,
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
 }
 
@@ -113,11 +113,11 @@ pub struct StatusCount {
 /// max are exact.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Mean.
+    /// Mean latency.
     pub mean_us: f64,
-    /// Smallest.
+    /// Smallest latency.
     pub min_us: f64,
     /// 5th percentile.
     pub p5_us: f64,
@@ -125,7 +125,7 @@ pub struct Distribution {
     pub p10_us: f64,
     /// 25th percentile.
     pub p25_us: f64,
-    /// Median.
+    /// Median latency.
     pub p50_us: f64,
     /// 75th percentile.
     pub p75_us: f64,
@@ -139,7 +139,7 @@ pub struct Distribution {
     pub p99_9_us: f64,
     /// 99.99th percentile.
     pub p99_99_us: f64,
-    /// Largest.
+    /// Largest latency.
     pub max_us: f64,
     /// How far chance could have moved the headline figures; absent with fewer than two requests.
     pub intervals: Option<Intervals>,
@@ -182,12 +182,12 @@ pub struct CdfPoint {
     pub share: f64,
 }
 
-/// How late requests started.
+/// Lag of the starts of requests behind their intended starts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Late {
     /// A start later than this is a late start.
     pub threshold_us: f64,
-    /// How many were.
+    /// Number of starts that were late.
     pub starts: u64,
     /// Mean of actual minus intended start.
     pub lag_mean_us: f64,
@@ -209,7 +209,7 @@ pub struct Late {
 pub struct Goodput {
     /// The deadline, from the intended start.
     pub deadline_ms: f64,
-    /// How many met it.
+    /// Number of requests that met the deadline.
     pub requests: u64,
     /// Requests per second that met it.
     pub rate_rps: f64,
@@ -237,9 +237,9 @@ pub struct SeriesShare {
 /// A few latency figures of a group, exact to a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Mean.
+    /// Mean latency.
     pub mean_us: f64,
-    /// Median.
+    /// Median latency.
     pub p50_us: f64,
     /// 95th percentile.
     pub p95_us: f64,

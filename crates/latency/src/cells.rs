@@ -211,13 +211,13 @@ impl Cells {
             next[bucket] += count;
         }
         let mut before = 0;
-        for place in &mut next {
-            before += std::mem::replace(place, before);
+        for position in &mut next {
+            before += std::mem::replace(position, before);
         }
         complete().map(move |(cell, count)| {
-            let place = &mut next[cell.bucket as usize];
-            *place += count;
-            (cell, count, *place - count)
+            let position = &mut next[cell.bucket as usize];
+            *position += count;
+            (cell, count, *position - count)
         })
     }
 }

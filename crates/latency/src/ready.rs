@@ -21,7 +21,7 @@ use serde_json::Value;
 pub struct ReadyEvents {
     /// (inclusive upper limit, wakeups), ascending.
     pub buckets: Vec<(u64, u64)>,
-    /// Wakeups.
+    /// Number of wakeups.
     pub count: u64,
     /// Events of all wakeups.
     pub sum: u64,

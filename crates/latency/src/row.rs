@@ -234,14 +234,14 @@ impl Row {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
-    /// How late it started.
+    /// Lag of the start behind the intended start.
     pub fn lag_ns(&self) -> u64 {
         self.start_ns.saturating_sub(self.intended_ns)
     }
 
     /// Writes the record: little-endian fields, then a check of 16 bits over them.
     pub fn encode(&self, record: &mut [u8; Row::BYTES]) {
-        let words = [
+        let fields = [
             self.intended_ns,
             self.start_ns,
             self.first_byte_ns,
@@ -249,8 +249,8 @@ impl Row {
             self.size_bytes,
             self.bytes,
         ];
-        for (chunk, word) in record.chunks_exact_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.to_le_bytes());
+        for (chunk, field) in record.chunks_exact_mut(8).zip(fields) {
+            chunk.copy_from_slice(&field.to_le_bytes());
         }
         record[48..52].copy_from_slice(&self.connection.to_le_bytes());
         record[52..56].copy_from_slice(&self.ordinal.to_le_bytes());
@@ -300,11 +300,11 @@ impl Row {
 fn check(record: &[u8; Row::BYTES]) -> u16 {
     let mut mixed: u64 = 0x9e37_79b9_7f4a_7c15;
     for at in (0..Row::BYTES).step_by(8) {
-        let mut word = u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
+        let mut field = u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
         if at == 56 {
-            word &= 0x0000_ffff_ffff_ffff;
+            field &= 0x0000_ffff_ffff_ffff;
         }
-        mixed = (mixed ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d);
+        mixed = (mixed ^ field).wrapping_mul(0x2545_f491_4f6c_dd1d);
         mixed ^= mixed >> 29;
     }
     (mixed >> 48) as u16

@@ -162,7 +162,7 @@ impl Iteration {
 pub struct KindFigures {
     /// [`RequestKind::name`], or `dynamic`, or `all`.
     pub kind: String,
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -179,11 +179,11 @@ pub struct KindFigures {
 pub struct Times {
     /// 5th percentile.
     pub p5_us: f64,
-    /// Median.
+    /// Median response time.
     pub p50_us: f64,
     /// 95th percentile.
     pub p95_us: f64,
-    /// Mean.
+    /// Mean response time.
     pub mean_us: f64,
 }
 

@@ -313,15 +313,17 @@ fn figures_are_the_same_when_the_window_is_known_only_at_the_end() {
     };
     // Planned window, interruption, and result: by time, by interruption, by the number of
     // requests.
-    for (planned, told_ms, found) in [
+    for (planned, interrupted_ms, found) in [
         (window(100, 600), None, Some(window(100, 600))),
         (window(100, 900), Some(600), Some(window(100, 600))),
         (window(100, u64::MAX / 1_000_000), None, None),
     ] {
         let mut analyzer = Analyzer::new(&described(None)).expecting(planned);
         for row in &rows {
-            if let Some(told_ms) = told_ms.filter(|told_ms| row.end_ns > told_ms * 1_000_000) {
-                analyzer.end_by(told_ms * 1_000_000);
+            if let Some(interrupted_ms) =
+                interrupted_ms.filter(|interrupted_ms| row.end_ns > interrupted_ms * 1_000_000)
+            {
+                analyzer.end_by(interrupted_ms * 1_000_000);
             }
             analyzer.push(row);
         }

@@ -31,12 +31,12 @@ fn python(modules: &str) -> Option<PathBuf> {
 }
 
 /// What a script beside this file prints in a directory, given a word and a text.
-fn script_output(python: &Path, script: &str, word: &str, place: &Path, text: &str) -> Value {
+fn script_output(python: &Path, script: &str, word: &str, directory: &Path, text: &str) -> Value {
     let script = root().join("crates/latency/tests/support").join(script);
     let mut child = Command::new(python)
         .arg(fs::canonicalize(script).expect("a file"))
         .arg(word)
-        .current_dir(place)
+        .current_dir(directory)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -95,17 +95,17 @@ fn lines_of_the_guide(language: &str) -> String {
 
 /// The directories that the guide's lines name. Some requests were abandoned, which have no
 /// latency.
-fn place_of_the_guide() -> (tempfile::TempDir, Vec<Row>) {
-    let place = tempfile::tempdir().expect("a directory");
+fn guide_directory() -> (tempfile::TempDir, Vec<Row>) {
+    let directory = tempfile::tempdir().expect("a directory");
     let mut rows = rows(5_000);
     for row in rows.iter_mut().skip(4_900).step_by(7) {
         row.error = Outcome::Abandoned;
     }
-    fs::create_dir(place.path().join("runs")).expect("room");
+    fs::create_dir(directory.path().join("runs")).expect("room");
     for name in ["runs/nginx", "a", "b", "c"] {
-        finished(&place.path().join(name), &rows);
+        finished(&directory.path().join(name), &rows);
     }
-    (place, rows)
+    (directory, rows)
 }
 
 /// Number and 99th percentile of the response times in ms, between two ranks where it lies there.
@@ -130,9 +130,9 @@ fn queries_of_the_guide_give_the_figures_when_duckdb_runs_them() {
     let Some(python) = python("duckdb") else {
         return skip(name, "no DuckDB; run scripts/setup duckdb");
     };
-    let (place, rows) = place_of_the_guide();
+    let (directory, rows) = guide_directory();
     let lines = lines_of_the_guide("sql");
-    let found = script_output(&python, "guide_lines.py", "sql", place.path(), &lines);
+    let found = script_output(&python, "guide_lines.py", "sql", directory.path(), &lines);
     let table = |query: usize| found[query].as_array().expect("rows of a result");
     let (count, p99_ms) = expected(&rows);
     assert_eq!(table(0)[0][0], count);
@@ -152,9 +152,15 @@ fn lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them() {
     let Some(python) = python("pandas, pyarrow, polars") else {
         return skip(name, "no pandas and polars; run scripts/setup readers");
     };
-    let (place, rows) = place_of_the_guide();
+    let (directory, rows) = guide_directory();
     let lines = lines_of_the_guide("python");
-    let found = script_output(&python, "guide_lines.py", "python", place.path(), &lines);
+    let found = script_output(
+        &python,
+        "guide_lines.py",
+        "python",
+        directory.path(),
+        &lines,
+    );
     let (count, p99_ms) = expected(&rows);
     assert_eq!(number(&found[0]["count"]), count as f64);
     assert!((number(&found[0]["99%"]) - p99_ms).abs() < 1e-6, "{found}");

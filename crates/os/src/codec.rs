@@ -24,7 +24,7 @@ use crate::spawn::{SpawnError, SpawnStage};
 /// Bytes that are no message of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed {
-    /// What is wrong.
+    /// The mistake in the message.
     pub what: &'static str,
 }
 

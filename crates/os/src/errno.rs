@@ -16,9 +16,9 @@ impl SavedErrno {
 impl Drop for SavedErrno {
     fn drop(&mut self) {
         // SAFETY: the call only answers with an address.
-        let place = unsafe { libc::__errno_location() };
+        let location = unsafe { libc::__errno_location() };
         // SAFETY: it is the calling thread's own, valid as long as the thread lives.
-        unsafe { *place = self.0 };
+        unsafe { *location = self.0 };
     }
 }
 

@@ -125,12 +125,12 @@ impl Mapping {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
         }; MEMORY_PIECES_MAX + 1];
-        let places = parts.get_mut(..=memory.len()).ok_or(Errno::INVAL)?;
-        for (place, piece) in places.iter_mut().zip(memory) {
-            place.iov_base = piece.as_ptr().cast_mut().cast();
-            place.iov_len = piece.len();
+        let iovecs = parts.get_mut(..=memory.len()).ok_or(Errno::INVAL)?;
+        for (iovec, piece) in iovecs.iter_mut().zip(memory) {
+            iovec.iov_base = piece.as_ptr().cast_mut().cast();
+            iovec.iov_len = piece.len();
         }
-        places[memory.len()] = libc::iovec {
+        iovecs[memory.len()] = libc::iovec {
             iov_base: self.at(range.start),
             iov_len: range.len(),
         };
@@ -139,8 +139,8 @@ impl Mapping {
         let written = unsafe {
             libc::writev(
                 socket.as_fd().as_raw_fd(),
-                places.as_ptr(),
-                places.len() as libc::c_int,
+                iovecs.as_ptr(),
+                iovecs.len() as libc::c_int,
             )
         };
         usize::try_from(written).map_err(|_| last_errno())
@@ -341,8 +341,8 @@ mod tests {
             let from = format!("{:x}-", mapping.address());
             let (_, after) = maps.split_once(&from).expect("it is mapped");
             let locked = after.lines().find_map(|line| line.strip_prefix("Locked:"));
-            let words = locked.unwrap().trim().split(' ').next();
-            words.unwrap().parse::<usize>().unwrap() * 1024
+            let kilobytes = locked.unwrap().trim().split(' ').next();
+            kilobytes.unwrap().parse::<usize>().unwrap() * 1024
         };
         assert_eq!(held(), 0);
         mapping.hold().unwrap();

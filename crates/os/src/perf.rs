@@ -66,7 +66,7 @@ const CONTEXT_MARKER_MIN: u64 = (-4095_i64) as u64;
 pub enum Record<'a> {
     /// The thread is about to leave the CPU; this is its kernel stack.
     Sample {
-        /// When.
+        /// Time of the record.
         time_ns: u64,
         /// Kernel addresses, innermost first, at most [`STACK_FRAMES_MAX`]. All but the first are
         /// return addresses.
@@ -74,19 +74,19 @@ pub enum Record<'a> {
     },
     /// The thread left the CPU.
     SwitchOut {
-        /// When.
+        /// Time of the record.
         time_ns: u64,
         /// True if the thread was still runnable: preempted or yielding, not waiting for anything.
         preempted: bool,
     },
     /// The thread got a CPU again.
     SwitchIn {
-        /// When.
+        /// Time of the record.
         time_ns: u64,
     },
     /// The ring was full and this many records before this one are missing.
     Lost {
-        /// How many.
+        /// Number of lost records.
         count: u64,
     },
     /// Some other record, such as the throttling of an event.

@@ -97,7 +97,7 @@ pub fn read_nowait(descriptor: impl AsFd, buffer: &mut [u8], offset: u64) -> Res
 ///
 /// Caveat: for a file that the caller neither owns nor may write, Linux 5.2 and newer say that
 /// everything is resident. Rely on the answer only where [`cachestat`] was not refused, or
-/// [`mincore_tells`].
+/// [`mincore_is_accurate`].
 ///
 /// # Errors
 /// As mmap(2) and mincore(2).
@@ -141,7 +141,7 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
 ///
 /// # Errors
 /// As [`mincore`].
-pub fn mincore_tells(descriptor: impl AsFd, size: u64) -> Result<bool> {
+pub fn mincore_is_accurate(descriptor: impl AsFd, size: u64) -> Result<bool> {
     // Further than the largest folio that could reach over the end.
     const BEYOND_BYTES: u64 = 1 << 30;
     let offset = size.next_multiple_of(page_bytes()) + BEYOND_BYTES;
@@ -191,10 +191,10 @@ mod tests {
         std::fs::write(&path, [7; 10_000]).unwrap();
         let file = std::fs::File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(mincore_tells(&file, 10_000), Ok(true));
+        assert_eq!(mincore_is_accurate(&file, 10_000), Ok(true));
         let others = std::fs::File::open("/proc/self/exe").unwrap();
         let size = others.metadata().unwrap().len();
-        assert!(mincore_tells(&others, size).is_ok());
+        assert!(mincore_is_accurate(&others, size).is_ok());
     }
 
     #[test]

@@ -18,9 +18,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A counter, padded to a whole number of cache lines on every current machine.
 #[repr(C, align(128))]
-struct Counter(AtomicU32);
+struct PaddedCounter(AtomicU32);
 
-const COUNTER_BYTES: usize = size_of::<Counter>();
+const COUNTER_BYTES: usize = size_of::<PaddedCounter>();
 
 /// Largest number of counters.
 const COUNTERS_MAX: usize = 1 << 16;
@@ -39,7 +39,7 @@ const COUNTERS_MAX: usize = 1 << 16;
 /// ```
 #[derive(Debug)]
 pub struct SharedCounters {
-    address: NonNull<Counter>,
+    address: NonNull<PaddedCounter>,
     count: usize,
     file: OwnedFd,
 }

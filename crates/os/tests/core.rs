@@ -4,8 +4,8 @@ use headway_os::process::core_of_a_fork;
 
 #[test]
 fn program_continues_when_its_copy_has_dumped_core() {
-    let place = tempfile::tempdir().expect("a temporary folder");
-    std::env::set_current_dir(place.path()).expect("it exists");
+    let directory = tempfile::tempdir().expect("a temporary folder");
+    std::env::set_current_dir(directory.path()).expect("it exists");
     let before = std::process::id();
     core_of_a_fork().expect("a process can be created");
     assert_eq!(std::process::id(), before);
@@ -14,6 +14,8 @@ fn program_continues_when_its_copy_has_dumped_core() {
     if pattern.contains(['|', '/']) || limit.maximum == Some(0) {
         return println!("the core went to {pattern}or nowhere; only the survival is checked");
     }
-    let cores = std::fs::read_dir(place.path()).expect("it exists").count();
+    let cores = std::fs::read_dir(directory.path())
+        .expect("it exists")
+        .count();
     assert_eq!(cores, 1);
 }

@@ -12,10 +12,12 @@ mod study;
 use headway_latency::study::StudyResult;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut words = std::env::args().skip(1);
-    let file = words.next().ok_or("usage: studies FILE [RESULT.json…]")?;
+    let mut arguments = std::env::args().skip(1);
+    let file = arguments
+        .next()
+        .ok_or("usage: studies FILE [RESULT.json…]")?;
     let mut results = Vec::new();
-    for result in words {
+    for result in arguments {
         results.push(StudyResult::from_json(&std::fs::read_to_string(result)?)?);
     }
     if results.is_empty() {

@@ -95,7 +95,7 @@ fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
     let began = i128::from(trace.get("started_ns")?.as_u64()?);
     let shift =
         i128::from(trace.get("started_unix_ns")?.as_u64()?) - i128::from(epoch_unix_ns) - began;
-    let places = trace.get("places")?.as_array()?;
+    let locations = trace.get("places")?.as_array()?;
     let call = |kept: &Value| {
         let sleeps = kept.get("sleeps")?.as_array()?;
         let longest = sleeps
@@ -110,7 +110,7 @@ fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
             label: label.to_owned(),
             site: kept["place"]
                 .as_u64()
-                .and_then(|at| places.get(at as usize))
+                .and_then(|index| locations.get(index as usize))
                 .map(site)
                 .unwrap_or_default(),
             start_ns: i128::from(kept.get("start_ns")?.as_u64()?) + shift,
@@ -128,13 +128,13 @@ fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
     )
 }
 
-fn site(place: &Value) -> String {
-    let module = place["module"].as_str().unwrap_or_default();
+fn site(location: &Value) -> String {
+    let module = location["module"].as_str().unwrap_or_default();
     let module = module.rsplit('/').next().unwrap_or_default();
     match (
-        place["function"].as_str(),
-        place["file"].as_str(),
-        place["line"].as_u64(),
+        location["function"].as_str(),
+        location["file"].as_str(),
+        location["line"].as_u64(),
     ) {
         (Some(function), Some(file), Some(line)) => {
             format!(
@@ -143,7 +143,7 @@ fn site(place: &Value) -> String {
             )
         }
         (Some(function), ..) => format!("{function} ({module})"),
-        _ => format!("{module}+{:#x}", place["offset"].as_u64().unwrap_or(0)),
+        _ => format!("{module}+{:#x}", location["offset"].as_u64().unwrap_or(0)),
     }
 }
 

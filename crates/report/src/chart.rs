@@ -25,9 +25,9 @@ use crate::units::tick;
 /// The room a chart is drawn for, in units that are about one pixel on a screen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
-    /// Width.
+    /// Width of the drawing.
     pub width: f64,
-    /// Height.
+    /// Height of the drawing.
     pub height: f64,
 }
 
@@ -207,7 +207,7 @@ impl Chart {
         }
     }
 
-    fn place(&self, frame: &Frame, at: (f64, f64)) -> (f64, f64) {
+    fn to_pixels(&self, frame: &Frame, at: (f64, f64)) -> (f64, f64) {
         (
             frame.x(self.x.scale.at(at.0)),
             frame.y(self.y.scale.at(at.1)),
@@ -222,7 +222,7 @@ impl Chart {
                 class,
                 tooltip,
             } => {
-                let placed: Vec<_> = points.iter().map(|&at| self.place(frame, at)).collect();
+                let placed: Vec<_> = points.iter().map(|&at| self.to_pixels(frame, at)).collect();
                 let (colour, dash, path) = (style.colour, style.dash, mark::path(&placed));
                 let tooltip = escaped(tooltip);
                 let _ = write!(
@@ -231,11 +231,13 @@ impl Chart {
                 );
             }
             ChartMark::Band { edges, style } => {
-                let lower = edges.iter().map(|&(x, low, _)| self.place(frame, (x, low)));
+                let lower = edges
+                    .iter()
+                    .map(|&(x, low, _)| self.to_pixels(frame, (x, low)));
                 let upper = edges
                     .iter()
                     .rev()
-                    .map(|&(x, _, high)| self.place(frame, (x, high)));
+                    .map(|&(x, _, high)| self.to_pixels(frame, (x, high)));
                 let outline: Vec<_> = lower.chain(upper).collect();
                 let path = mark::path(&outline);
                 let _ = write!(
@@ -260,7 +262,8 @@ impl Chart {
                 );
             }
             ChartMark::Guide { from, to } => {
-                let ((x1, y1), (x2, y2)) = (self.place(frame, *from), self.place(frame, *to));
+                let ((x1, y1), (x2, y2)) =
+                    (self.to_pixels(frame, *from), self.to_pixels(frame, *to));
                 let _ = write!(
                     out,
                     "<path class=\"level\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\"/>"
@@ -271,7 +274,7 @@ impl Chart {
     }
 
     fn point(&self, out: &mut String, frame: &Frame, point: &Point, style: LineStyle) {
-        let (x, y) = self.place(frame, point.at);
+        let (x, y) = self.to_pixels(frame, point.at);
         let colour = style.colour;
         if let Some((low, high)) = point.interval {
             let (low, high) = (
@@ -298,7 +301,7 @@ impl Chart {
             .iter()
             .filter_map(|mark| match mark {
                 ChartMark::EndLabel { at, label, style } => {
-                    Some((self.place(frame, *at), label, style))
+                    Some((self.to_pixels(frame, *at), label, style))
                 }
                 _ => None,
             })
@@ -325,12 +328,12 @@ impl Chart {
 }
 
 impl Frame {
-    fn x(&self, place: f64) -> f64 {
-        self.left + place * (self.right - self.left)
+    fn x(&self, position: f64) -> f64 {
+        self.left + position * (self.right - self.left)
     }
 
-    fn y(&self, place: f64) -> f64 {
-        self.bottom - place * (self.bottom - self.top)
+    fn y(&self, position: f64) -> f64 {
+        self.bottom - position * (self.bottom - self.top)
     }
 }
 

@@ -72,13 +72,13 @@ impl Drawing {
 impl Figure {
     /// The element.
     pub fn html(&self) -> String {
-        let words = Caption {
+        let caption = Caption {
             id: self.id,
             title: &self.title,
-            caption: &self.caption,
+            paragraphs: &self.caption,
             source: self.source,
         };
-        framed(&words, &self.drawing, self.numbers.as_ref())
+        framed(&caption, &self.drawing, self.numbers.as_ref())
     }
 }
 
@@ -89,19 +89,19 @@ pub(crate) struct Caption<'a> {
     /// What the drawing shows.
     pub title: &'a str,
     /// What to know and how to read it, one paragraph each.
-    pub caption: &'a [String],
+    pub paragraphs: &'a [String],
     /// The figure of the papers that this one follows.
     pub source: &'a str,
 }
 
 /// A drawing with its words and, folded, its numbers.
-pub(crate) fn framed(words: &Caption, drawing: &Drawing, numbers: Option<&Table>) -> String {
+pub(crate) fn framed(caption: &Caption, drawing: &Drawing, numbers: Option<&Table>) -> String {
     // Two columns of panels leave room for the caption beside them, three do not.
     let spread = match drawing {
         Drawing::Panels(_, panels) if columns(panels.len()) == "three" => " class=\"spread\"",
         _ => "",
     };
-    let mut out = format!("<figure id=\"figure-{}\"{spread}>", words.id);
+    let mut out = format!("<figure id=\"figure-{}\"{spread}>", caption.id);
     let (legend, drawn) = match drawing {
         Drawing::One(legend, drawn) => (legend, drawn.concat()),
         Drawing::Panels(legend, panels) => (legend, laid_out(panels)),
@@ -109,16 +109,16 @@ pub(crate) fn framed(words: &Caption, drawing: &Drawing, numbers: Option<&Table>
     let _ = write!(
         out,
         "<div class=\"drawing\">{legend}{drawn}</div><figcaption><h3>{}</h3>",
-        escaped(words.title)
+        escaped(caption.title)
     );
-    for paragraph in words.caption {
+    for paragraph in caption.paragraphs {
         let _ = write!(out, "<p>{}</p>", escaped(paragraph));
     }
-    if !words.source.is_empty() {
-        let _ = write!(out, "<p class=\"source\">{}</p>", escaped(words.source));
+    if !caption.source.is_empty() {
+        let _ = write!(out, "<p class=\"source\">{}</p>", escaped(caption.source));
     }
     if let Some(table) = numbers {
-        let table = table.html(words.title);
+        let table = table.html(caption.title);
         let _ = write!(
             out,
             "<details><summary>The numbers</summary>{table}</details>"

@@ -19,7 +19,7 @@ pub struct Shaded {
     pub from_s: f64,
     /// End of the span, in seconds since the warm-up.
     pub to_s: f64,
-    /// What happens in it.
+    /// What happens in the shaded interval.
     pub label: String,
 }
 
@@ -115,7 +115,7 @@ fn panel(
 ) -> String {
     let subject = course.subject;
     let left = index as f64 * PANEL.width;
-    let place = format!(
+    let positioned = format!(
         "<svg x=\"{left}\" y=\"{HEADER}\" width=\"{}\" height=\"{}\" ",
         PANEL.width, PANEL.height
     );
@@ -131,7 +131,7 @@ fn panel(
     };
     let y = Axis { title, ..y.clone() };
     let chart = panel_chart(course, length_s, y, shaded);
-    out += &chart.svg("alone").replacen("<svg ", &place, 1);
+    out += &chart.svg("alone").replacen("<svg ", &positioned, 1);
     // After the chart, whose band would cover it.
     if let Some(shaded) = shaded {
         // Where the chart's frame begins and ends; see `Chart::frame`.

@@ -105,19 +105,19 @@ fn title(subjects: &[Subject]) -> String {
 
 /// When, where, with what, as far as it is the same for all.
 fn about(subjects: &[Subject]) -> String {
-    let mut words = Vec::new();
+    let mut facts = Vec::new();
     let same = |value: fn(&Subject) -> String| {
         let first = value(subjects.first()?);
         let all = subjects.iter().all(|subject| value(subject) == first);
         (all && !first.is_empty()).then_some(first)
     };
-    words.extend(same(|s| {
+    facts.extend(same(|s| {
         s.description.started.get(..10).unwrap_or_default().into()
     }));
-    words.extend(
+    facts.extend(
         same(|s| s.description.environment.host.clone()).map(|host| format!("measured on {host}")),
     );
-    words.extend(same(|s| {
+    facts.extend(same(|s| {
         let set = s.chosen().and_then(|one| one.description.fileset.as_ref());
         set.or(s.description.fileset.as_ref())
             .map_or(String::new(), |set| {
@@ -128,7 +128,7 @@ fn about(subjects: &[Subject]) -> String {
                 )
             })
     }));
-    words.join(" · ")
+    facts.join(" · ")
 }
 
 fn about_headline(subjects: &[Subject]) -> String {

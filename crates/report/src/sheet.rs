@@ -40,7 +40,7 @@ pub struct SheetSection {
     pub title: String,
     /// What the section is about.
     pub lead: String,
-    /// What is in it.
+    /// The parts of the section.
     pub parts: Vec<SheetPart>,
 }
 
@@ -58,7 +58,7 @@ pub enum SheetPart {
 /// A table under named columns.
 #[derive(Clone, Debug, Default)]
 pub struct SheetTable {
-    /// Above it.
+    /// Heading of the table.
     pub title: String,
     /// What to know, below the title.
     pub note: String,
@@ -237,13 +237,13 @@ fn drawn(of: &SheetBars) -> String {
         }
         numbers.rows.push(row);
     }
-    let words = Caption {
+    let caption = Caption {
         id: &of.id,
         title: &of.title,
-        caption: &of.caption,
+        paragraphs: &of.caption,
         source: &of.source,
     };
-    framed(&words, &drawing, Some(&numbers))
+    framed(&caption, &drawing, Some(&numbers))
 }
 
 fn names(groups: &[Group]) -> String {

@@ -98,14 +98,14 @@ fn about(results: &[StudyResult]) -> String {
         let all = results.iter().all(|result| value(result) == first);
         (all && !first.is_empty()).then_some(first)
     };
-    let words = [
+    let facts = [
         same(|r| r.scale.clone()).map(|scale| format!("scale {scale}")),
         same(|r| r.made.get(..10).unwrap_or_default().into()),
         same(|r| r.machine.host.clone()).map(|host| format!("measured on {host}")),
         same(|r| r.machine.cpu_model.clone()),
         same(|r| r.machine.kernel.clone()),
     ];
-    words.into_iter().flatten().collect::<Vec<_>>().join(" · ")
+    facts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 /// One study: question, claims, tables, figures, and how it was made.

@@ -50,11 +50,11 @@ pub(crate) struct Subject {
     pub name: String,
     /// The name it came with, which several runs of one server may share.
     pub label: String,
-    /// How its curves look.
+    /// Style of the curves.
     pub style: LineStyle,
     /// The `run.json` of the run.
     pub description: RunDescription,
-    /// Where the run was.
+    /// Directory of the run.
     pub path: PathBuf,
     /// A load run itself, or the finished points of a profile by load and repetition.
     pub measurements: Vec<Measurement>,

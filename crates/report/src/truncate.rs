@@ -50,14 +50,14 @@ pub(crate) fn limit_lengths(description: &mut RunDescription) {
 }
 
 fn environment(of: &mut headway_latency::run::Environment) {
-    let words = [
+    let values = [
         &mut of.host,
         &mut of.kernel,
         &mut of.cpu_model,
         &mut of.client_affinity,
         &mut of.headway_version,
     ];
-    cut_all(words.into_iter().chain(&mut of.governor), VALUE_CHARS_MAX);
+    cut_all(values.into_iter().chain(&mut of.governor), VALUE_CHARS_MAX);
     let extra = std::mem::take(&mut of.extra).into_iter().take(VALUES_MAX);
     of.extra = extra
         .map(|(name, value)| {
@@ -84,8 +84,8 @@ pub(crate) fn missing(sentences: &mut Vec<String>) {
     list(sentences, VALUES_MAX);
 }
 
-fn cut_all<'a>(words: impl IntoIterator<Item = &'a mut String>, most: usize) {
-    words.into_iter().for_each(|word| cut(word, most));
+fn cut_all<'a>(values: impl IntoIterator<Item = &'a mut String>, most: usize) {
+    values.into_iter().for_each(|value| cut(value, most));
 }
 
 fn cut(word: &mut String, most: usize) {

@@ -516,13 +516,13 @@ fn blocked_calls_are_shown_beside_slow_requests() {
         .split_once("<section id=\"blocked\">")
         .expect("the section");
     let (section, _) = section.split_once("</section>").expect("its end");
-    for words in [
+    for text in [
         "1 blocked call in the trace",
         "page-io",
         "&lt;read&gt;",
         "serve_file (server)",
     ] {
-        assert!(section.contains(words), "{words}: {section}");
+        assert!(section.contains(text), "{text}: {section}");
     }
     let untraced = Runs::new().with("run", |directory| {
         example("plain", Behaviour::Blocking).write_load(directory, 200.0);

@@ -70,14 +70,14 @@ fn write_specweb99(path: &Path, label: &str) {
 
 #[test]
 fn score_and_each_kind_of_request_are_shown_when_a_run_is_specweb99_like() {
-    let place = tempfile::tempdir().expect("a directory for the test");
-    write_specweb99(place.path(), "<b>a server</b>");
-    let html = page(place.path());
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    write_specweb99(directory.path(), "<b>a server</b>");
+    let html = page(directory.path());
     let (_, section) = html
         .split_once("<section id=\"specweb99\">")
         .expect("the section");
     let (section, _) = section.split_once("</section>").expect("its end");
-    for words in [
+    for text in [
         "1 of 2 connections conform",
         "the load is not held",
         "not a SPEC result",
@@ -90,7 +90,7 @@ fn score_and_each_kind_of_request_are_shown_when_a_run_is_specweb99_like() {
         "1.50\u{202f}ms",
         "&lt;b&gt;a server",
     ] {
-        assert!(section.contains(words), "{words}: {section}");
+        assert!(section.contains(text), "{text}: {section}");
     }
     assert!(!html.contains("<b>a server"));
     let other = tempfile::tempdir().expect("a directory for the test");
@@ -105,9 +105,9 @@ fn score_and_each_kind_of_request_are_shown_when_a_run_is_specweb99_like() {
 
 #[test]
 fn page_says_which_iteration_is_missing_when_it_was_removed() {
-    let place = tempfile::tempdir().expect("a directory for the test");
-    write_specweb99(place.path(), "a server");
-    std::fs::remove_dir_all(place.path().join("iterations/1")).expect("an iteration");
-    let html = page(place.path());
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    write_specweb99(directory.path(), "a server");
+    std::fs::remove_dir_all(directory.path().join("iterations/1")).expect("an iteration");
+    let html = page(directory.path());
     assert!(html.contains("Iteration 1: "), "nothing is said");
 }

@@ -37,7 +37,7 @@ fn our_row_is_below_that_of_the_paper() {
         .split("<table class=\"beside\">")
         .nth(1)
         .expect("a table");
-    let at = |words: &str| table.find(words).unwrap_or_else(|| panic!("{words}"));
+    let at = |text: &str| table.find(text).unwrap_or_else(|| panic!("{text}"));
     let apache = at("Apache <small>paper</small>");
     let ours = at(">Apache (prefork)<");
     let flash = at("Flash <small>paper</small>");

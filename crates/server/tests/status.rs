@@ -14,8 +14,8 @@ fn parse_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
     for line in text.lines() {
         let fail = |why: &str| Err(format!("{why}: {line}"));
         if let Some(rest) = line.strip_prefix("# ") {
-            let mut words = rest.splitn(3, ' ');
-            let (what, name, more) = (words.next(), words.next().unwrap_or(""), words.next());
+            let mut parts = rest.splitn(3, ' ');
+            let (what, name, more) = (parts.next(), parts.next().unwrap_or(""), parts.next());
             match (what, more) {
                 (Some("HELP"), Some(_)) if finished.insert(name) => current = name,
                 (Some("TYPE"), Some(kind)) if name == current => {

@@ -52,8 +52,8 @@ impl Mount {
 
     fn new(arguments: &[&str]) -> Result<Mount, String> {
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let place = directory.path().to_str().ok_or("a path that is no text")?;
-        run("mount", &[arguments, &[place]].concat())?;
+        let mount_point = directory.path().to_str().ok_or("a path that is no text")?;
+        run("mount", &[arguments, &[mount_point]].concat())?;
         Ok(Mount {
             directory,
             is_there: true,

@@ -9,18 +9,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The copy has the original's bytes, not its rights: everybody may execute it.
-pub fn copy(original: &Path, place: &Path) {
+pub fn copy(original: &Path, target: &Path) {
     let mut install = Command::new("install");
-    let copied = install.arg("-m755").args([original, place]).status();
+    let copied = install.arg("-m755").args([original, target]).status();
     assert!(copied.expect("install runs").success());
 }
 
 /// Writes a program with these rights.
-pub fn write(place: &Path, text: &str, mode: u32) {
+pub fn write(target: &Path, text: &str, mode: u32) {
     let mut install = Command::new("install");
     install.arg(format!("-m{mode:o}")).arg("/dev/stdin");
     let mut child = install
-        .arg(place)
+        .arg(target)
         .stdin(Stdio::piped())
         .spawn()
         .expect("install runs");

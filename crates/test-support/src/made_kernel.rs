@@ -53,15 +53,15 @@ pub fn vmlinux(folder: &Path, moved: u64) -> PathBuf {
     std::fs::write(&source, SOURCE).expect("room");
     let symbols = std::fs::read_to_string("/proc/kallsyms").expect("it is there");
     let start = address(&symbols, "_stext");
-    let place = |(section, name): (&str, &str)| {
-        let place = BASE + (address(&symbols, name) - start) + moved;
-        format!("-Wl,--section-start=.{section}={place:#x}")
+    let section_option = |(section, name): (&str, &str)| {
+        let address = BASE + (address(&symbols, name) - start) + moved;
+        format!("-Wl,--section-start=.{section}={address:#x}")
     };
     let file = folder.join("vmlinux");
     let output = Command::new("cc")
         .args(OPTIONS)
         .arg(format!("-Wl,-Ttext={BASE:#x}"))
-        .args(PLACES.map(place))
+        .args(PLACES.map(section_option))
         .arg("-o")
         .args([&file, &source])
         .output();

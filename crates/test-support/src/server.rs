@@ -230,8 +230,8 @@ fn children(master: u32, kind: &str) -> Vec<i32> {
     numbers
         .filter(|pid: &i32| {
             let of_master = stat(*pid).is_some_and(|process| process.parent == master);
-            let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
-            of_master && words.is_ok_and(|words| words.contains(kind))
+            let command_line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            of_master && command_line.is_ok_and(|command_line| command_line.contains(kind))
         })
         .collect()
 }
@@ -254,11 +254,11 @@ impl Process {
 fn stat(pid: i32) -> Option<Process> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before the last parenthesis may hold anything; the state, field 3, follows it.
-    let mut words = text.rsplit_once(')')?.1.split_whitespace();
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     Some(Process {
-        state: words.next()?.chars().next()?,
-        parent: words.next()?.parse().ok()?,
-        started: words.nth(17)?.parse().ok()?,
+        state: fields.next()?.chars().next()?,
+        parent: fields.next()?.parse().ok()?,
+        started: fields.nth(17)?.parse().ok()?,
     })
 }
 

@@ -128,13 +128,13 @@ fn now_ns(clock: rustix::time::ClockId) -> u64 {
 fn name_of(pid: u32) -> Option<(String, Vec<String>)> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = command
+    let arguments = command
         .split(|&byte| byte == 0)
-        .filter(|word| !word.is_empty());
-    let words = words
-        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .filter(|argument| !argument.is_empty());
+    let arguments = arguments
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
         .collect();
-    Some((exe.to_string_lossy().into_owned(), words))
+    Some((exe.to_string_lossy().into_owned(), arguments))
 }
 
 fn program(pid: u32, exe: &str, command: &[String], started_ns: u64) -> Program {

@@ -22,7 +22,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use crate::model::Trace;
-use crate::units::{NONE, counted, grouped, percent, time, time_words};
+use crate::units::{NONE, counted, grouped, percent, time, time_unpadded};
 
 /// What the rows are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,7 +235,7 @@ fn title(trace: &Trace) -> Vec<Line<'static>> {
         },
         counted(trace.calls(), "call", "calls"),
         counted(trace.processes() as u64, "process", "processes"),
-        time_words(trace.length_ns()),
+        time_unpadded(trace.length_ns()),
     );
     vec![Line::from(text), Line::default()]
 }

@@ -65,9 +65,9 @@ pub enum TraceMethod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// With this exit code.
+    /// The command exited with this code.
     Exit(i32),
-    /// By this signal.
+    /// This signal killed the command.
     Signal(i32),
 }
 
@@ -107,15 +107,15 @@ pub struct LocationTotals {
     pub call: String,
     /// Processes that made it.
     pub processes: u64,
-    /// How many calls.
+    /// Number of calls.
     pub count: u64,
-    /// How many failed.
+    /// Number of calls that failed.
     pub errors: u64,
     /// Nanoseconds in all, as the program could measure it.
     pub wall_ns: u64,
     /// The shortest; `None` if not known.
     pub wall_min_ns: Option<u64>,
-    /// The longest.
+    /// Longest wall-clock time of a call.
     pub wall_max_ns: u64,
     /// The shortest time without preemptions, which only in-band measurement knows.
     pub in_band_min_ns: Option<u64>,
@@ -123,7 +123,7 @@ pub struct LocationTotals {
     pub in_band_max_ns: Option<u64>,
     /// Minor page faults.
     pub faults_minor: u64,
-    /// Major ones.
+    /// Major page faults.
     pub faults_major: u64,
     /// How often the thread was preempted.
     pub preemptions: Wait,
@@ -144,7 +144,7 @@ pub struct Bucket {
     pub from_ns: u64,
     /// The shortest that does not any more; the last bucket has no end.
     pub to_ns: Option<u64>,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
 }
 
@@ -163,11 +163,11 @@ pub struct SleepAt {
     pub line: Option<u32>,
     /// Index into [`Trace::kernel_stacks`].
     pub stack: Option<usize>,
-    /// How often.
+    /// Number of sleeps.
     pub count: u64,
     /// Nanoseconds in all.
     pub total_ns: u64,
-    /// The longest.
+    /// Longest sleep.
     pub max_ns: u64,
     /// The largest number of other tasks asleep on the same resource at the beginning of a sleep,
     /// if an observer counted them.
@@ -198,11 +198,11 @@ pub struct KeptCall {
     pub result: Option<i64>,
     /// When the call began.
     pub start_ns: u64,
-    /// How long it took.
+    /// Wall-clock time of the call.
     pub wall_ns: u64,
     /// Minor page faults.
     pub faults_minor: Option<u32>,
-    /// Major ones.
+    /// Major page faults.
     pub faults_major: Option<u32>,
     /// How often the thread was preempted.
     pub preemptions: Wait,
@@ -250,7 +250,7 @@ pub struct CodeLocation {
     pub within: Option<String>,
     /// Source file.
     pub file: Option<String>,
-    /// Line.
+    /// Number of the line.
     pub line: Option<u32>,
 }
 
@@ -305,7 +305,7 @@ impl Trace {
         self.kept.iter().any(|kept| !kept.functions.is_empty())
     }
 
-    /// How long it took.
+    /// Length of the trace.
     pub fn length_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.started_ns)
     }
@@ -398,7 +398,7 @@ impl SleepAt {
     }
 
     /// `file:line` as far as it is known.
-    pub fn line_words(&self) -> Option<String> {
+    pub fn source_line(&self) -> Option<String> {
         let file = self.file.as_ref()?;
         Some(match self.line {
             Some(line) => format!("{file}:{line}"),
@@ -437,7 +437,7 @@ impl CodeLocation {
                 "" => function.clone(),
                 module => format!("{function} ({module})"),
             },
-            (None, None) => self.address_words(),
+            (None, None) => self.module_offset(),
         }
     }
 
@@ -446,11 +446,11 @@ impl CodeLocation {
         let name = self
             .function
             .clone()
-            .unwrap_or_else(|| self.address_words());
+            .unwrap_or_else(|| self.module_offset());
         name.replace(';', ":").replace(char::is_whitespace, "_")
     }
 
-    fn address_words(&self) -> String {
+    fn module_offset(&self) -> String {
         match self.module_name() {
             "" => format!("{:#x}", self.offset),
             module => format!("{module}+{:#x}", self.offset),

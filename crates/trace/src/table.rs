@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 /// Where a column's text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Text is aligned at the left.
     Left,
-    /// Numbers.
+    /// Numbers are aligned at the right.
     Right,
 }
 

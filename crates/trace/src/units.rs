@@ -17,7 +17,7 @@ pub fn time(ns: u64) -> String {
 }
 
 /// A time for a sentence, without padding.
-pub fn time_words(ns: u64) -> String {
+pub fn time_unpadded(ns: u64) -> String {
     if ns == 0 {
         return "0 s".to_owned();
     }
@@ -43,7 +43,7 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{counted, grouped, percent, time, time_words};
+    use super::{counted, grouped, percent, time, time_unpadded};
 
     #[test]
     fn time_has_the_unit_that_fits_when_it_spans_orders_of_magnitude() {
@@ -62,7 +62,7 @@ mod tests {
         for (ns, shown) in cases {
             assert_eq!(time(ns), shown, "{ns}");
         }
-        assert_eq!(time_words(2_000_000_000), "2.00 s");
+        assert_eq!(time_unpadded(2_000_000_000), "2.00 s");
     }
 
     #[test]

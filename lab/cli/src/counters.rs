@@ -16,7 +16,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use headway_counters::probe::{self, Probed};
-use headway_counters::smt::{State, state};
+use headway_counters::smt::{CpuState, state};
 use serde::Serialize;
 
 use super::Failure;
@@ -48,12 +48,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    List(list::List),
+    List(list::ListEvents),
     Count(Box<count::Count>),
     Probe(Probe),
     Configurations(list::Configurations),
-    Run(Box<run::Run>),
-    Report(run::Report),
+    Run(Box<run::RunCounters>),
+    Report(run::CountersReport),
     Restore(Restore),
 }
 
@@ -92,7 +92,7 @@ pub fn guard(directory: &Path) -> Result<(), Failure> {
 }
 
 fn restore() -> Result<(), Failure> {
-    let (_state, left) = State::open(Path::new(state::DIRECTORY))?;
+    let (_state, left) = CpuState::open(Path::new(state::DIRECTORY))?;
     print_line(match left {
         true => "restored",
         false => "there is nothing to restore",
@@ -171,15 +171,15 @@ fn print_line(line: &str) {
 }
 
 fn numbers(list: &[usize]) -> String {
-    let words: Vec<String> = list.iter().map(ToString::to_string).collect();
-    words.join(",")
+    let listed: Vec<String> = list.iter().map(ToString::to_string).collect();
+    listed.join(",")
 }
 
 /// CPUs of one argument. By this name, since clap takes an argument of type `Vec` to be given
 /// several times.
 type Cpus = Vec<usize>;
 
-/// `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn cpu_list(word: &str) -> Result<Cpus, String> {
     let mut found = Vec::new();
     for part in word.split(',') {

@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn invalid_number_is_a_usage_error_in_plain_words() {
-        let words = ["schedule", "m.csv", "--rounds", "many"];
-        let text = check::usage_error(&PROGRAM, Arguments::command(), &words);
+        let arguments = ["schedule", "m.csv", "--rounds", "many"];
+        let text = check::usage_error(&PROGRAM, Arguments::command(), &arguments);
         assert!(text.contains("not a whole number"), "{text}");
         assert!(!text.contains("invalid digit"), "{text}");
     }

@@ -128,16 +128,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn analyze(arguments: &Arguments) -> Result<(), Failure> {
     let Some(path) = &arguments.matrix else {
-        let words = "name a matrix: headway-lab schedule MATRIX.csv, or - for standard input";
-        return Err(Failure::Usage(words.into()));
+        let message = "name a matrix: headway-lab schedule MATRIX.csv, or - for standard input";
+        return Err(Failure::Usage(message.into()));
     };
     let files = [(&arguments.cdf, CDF_MARK), (&arguments.svg, SVG_MARK)];
     for (file, mark) in files {
         file.iter().try_for_each(|file| replaceable(file, mark))?;
     }
     if arguments.cdf.is_some() && arguments.cdf == arguments.svg {
-        let words = "--cdf and --svg name the same file; give each its own";
-        return Err(Failure::Usage(words.into()));
+        let message = "--cdf and --svg name the same file; give each its own";
+        return Err(Failure::Usage(message.into()));
     }
     let matrix = SlowDowns::parse(&read_matrix(path)?)
         .with_context(|| format!("{}: no matrix of slow-downs", path.display()))?;

@@ -230,7 +230,7 @@ fn measure(arguments: &Arguments, connections: Count) -> Result<(), Failure> {
     let result = &arguments.result;
     let directory = result.output.as_deref();
     let around = run_context(result, "specweb99")?;
-    let mut lines = ProgressLines::new(result.quiet);
+    let mut lines = IterationProgress::new(result.quiet);
     let session = Settings {
         connections: Some(connections.as_u32()),
         ..session(arguments)
@@ -309,12 +309,12 @@ fn find(arguments: &Arguments) -> Result<(), Failure> {
         .clone()
         .unwrap_or_else(|| format!("headway-specweb99-{}", dated(SystemTime::now())).into());
     let around = run_context(result, "specweb99")?;
-    let mut lines = ProgressLines::new(result.quiet);
+    let mut lines = IterationProgress::new(result.quiet);
     let found = match find_settings(arguments).run(&directory, &around, &mut lines) {
         Ok(found) => found,
         Err(SpecWeb99Error::Interrupted) => {
-            let place = directory.display();
-            let text = format!("interrupted; continue with the same command and -o {place}");
+            let path = directory.display();
+            let text = format!("interrupted; continue with the same command and -o {path}");
             return Err(anyhow!(text).into());
         }
         Err(error) => return Err(failure(error)),
@@ -399,10 +399,10 @@ fn best_run_directory(found: &SearchResult) -> Option<String> {
 }
 
 fn render_found(found: &SearchResult, directory: &Path, best: Option<&Run>) -> String {
-    let place = directory.display();
+    let path = directory.display();
     let mut text = match found.connections {
         Some(0) | None => {
-            format!("not even one connection is sustained; the trials are in {place}\n")
+            format!("not even one connection is sustained; the trials are in {path}\n")
         }
         Some(connections) => format!("{connections} connections are sustained\n"),
     };
@@ -428,14 +428,14 @@ fn failure(error: SpecWeb99Error) -> Failure {
 }
 
 /// One progress line per iteration, on standard error.
-struct ProgressLines {
+struct IterationProgress {
     quiet: bool,
     word: String,
 }
 
-impl ProgressLines {
-    fn new(quiet: bool) -> ProgressLines {
-        ProgressLines {
+impl IterationProgress {
+    fn new(quiet: bool) -> IterationProgress {
+        IterationProgress {
             quiet,
             word: String::new(),
         }
@@ -449,7 +449,7 @@ impl ProgressLines {
     }
 }
 
-impl Listener for ProgressLines {
+impl Listener for IterationProgress {
     fn begins(&mut self, word: &str) {
         self.word = word.to_owned();
     }

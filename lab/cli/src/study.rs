@@ -41,17 +41,17 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    List(List),
-    Run(Box<Run>),
+    List(ListStudies),
+    Run(Box<RunStudies>),
     Check(Check),
     Show(Show),
-    Report(Report),
+    Report(StudyReport),
     Summary(Summary),
 }
 
 /// List the studies that come with headway.
 #[derive(Debug, Args)]
-struct List {
+struct ListStudies {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -78,7 +78,7 @@ Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 /// per study
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
-struct Run {
+struct RunStudies {
     /// Names or numbers of studies, `all`, or paths of TOML files
     #[arg(value_name = "STUDY", required = true)]
     studies: Vec<String>,
@@ -145,7 +145,7 @@ struct Show {
 
 /// Write a self-contained HTML page per study, and one with all studies and an overview.
 #[derive(Debug, Args)]
-struct Report {
+struct StudyReport {
     /// The directory that `study run -o` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -175,11 +175,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// A study that cannot be read is a usage error.
-fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
+fn load(selectors: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     let mut studies: Vec<Study> = Vec::new();
     let mut files: Vec<(String, String)> = Vec::new();
-    for word in words {
-        let loaded = study::load(word).map_err(|error| Failure::Usage(error.to_string()))?;
+    for selector in selectors {
+        let loaded = study::load(selector).map_err(|error| Failure::Usage(error.to_string()))?;
         for text in loaded {
             let found = text
                 .at(scale)
@@ -206,7 +206,7 @@ fn print(text: &str) -> Result<(), Failure> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-impl List {
+impl ListStudies {
     fn run(&self) -> Result<(), Failure> {
         let studies = load(&["all".to_owned()], Scale::Quick)?;
         if self.json {
@@ -244,14 +244,14 @@ impl List {
 impl Check {
     fn run(&self) -> Result<(), Failure> {
         let all = ["all".to_owned()];
-        let words = if self.studies.is_empty() {
+        let selectors = if self.studies.is_empty() {
             all.as_slice()
         } else {
             &self.studies
         };
         let mut count = 0;
         for scale in Scale::ALL {
-            let studies = load(words, scale)?;
+            let studies = load(selectors, scale)?;
             let plan = Plan::new(&studies, &[]);
             count = studies.len();
             print(&format!("{scale}: {}\n", plan_text(&plan)))?;
@@ -270,7 +270,7 @@ fn plan_text(plan: &Plan) -> String {
     )
 }
 
-impl Run {
+impl RunStudies {
     fn run(&self) -> Result<(), Failure> {
         let scale = match self.scale {
             ScaleName::Quick => Scale::Quick,
@@ -287,7 +287,7 @@ impl Run {
             text.extend(
                 plan.environments()
                     .iter()
-                    .map(|words| format!("  {words}\n")),
+                    .map(|description| format!("  {description}\n")),
             );
             return print(&text);
         }
@@ -301,17 +301,17 @@ impl Run {
         }
         // The server and the lab are removed, then the study ends.
         let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
-        let mut lines = ProgressLines { quiet: self.quiet };
+        let mut lines = StudyProgress { quiet: self.quiet };
         lines.line(&plan_text(&plan));
         let options = Options {
             interrupted: &interrupted,
         };
         let ended = study::run(&plan, &store, &options, &mut lines);
         // By its name alone: the path of this machine does not help to repeat the run.
-        let words = std::env::args_os().skip(1);
-        let words = words.map(|word| word.to_string_lossy().into_owned());
+        let arguments = std::env::args_os().skip(1);
+        let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
         let command: Vec<String> = std::iter::once("headway-lab".to_owned())
-            .chain(words)
+            .chain(arguments)
             .collect();
         let results = study::results(&studies, &store, &command);
         for result in &results {
@@ -321,9 +321,9 @@ impl Run {
         match ended {
             Ok(()) => {}
             Err(RunError::Interrupted) => {
-                let place = directory.display();
+                let directory = directory.display();
                 return Err(anyhow!(
-                    "interrupted; repeat the command with -o {place} to resume it"
+                    "interrupted; repeat the command with -o {directory} to resume it"
                 )
                 .into());
             }
@@ -368,12 +368,13 @@ fn show(results: &[StudyResult], json: bool) -> Result<(), Failure> {
 impl Show {
     fn run(&self) -> Result<(), Failure> {
         let mut results = Store::open(&self.directory)?.results()?;
-        if let Some(word) = &self.study {
-            results.retain(|result| result.name == *word || word.parse() == Ok(result.number));
+        if let Some(selector) = &self.study {
+            results
+                .retain(|result| result.name == *selector || selector.parse() == Ok(result.number));
             if results.is_empty() {
-                let place = self.directory.display();
+                let directory = self.directory.display();
                 return Err(Failure::Usage(format!(
-                    "{place}: there is no result of a study {word:?}"
+                    "{directory}: there is no result of a study {selector:?}"
                 )));
             }
         }
@@ -381,7 +382,7 @@ impl Show {
     }
 }
 
-impl Report {
+impl StudyReport {
     fn run(&self) -> Result<(), Failure> {
         let results = Store::open(&self.directory)?.results()?;
         for file in write_pages(&self.directory, &results)? {
@@ -428,12 +429,12 @@ impl Summary {
     }
 }
 
-/// ProgressLines on standard error.
-struct ProgressLines {
+/// Prints the progress of a study on standard error.
+struct StudyProgress {
     quiet: bool,
 }
 
-impl Listener for ProgressLines {
+impl Listener for StudyProgress {
     fn line(&mut self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the study.

@@ -17,8 +17,12 @@ use std::process::{Child, Stdio};
 /// A user without any privilege.
 const NOBODY: u32 = 65_534;
 
-fn run(words: &[&str]) -> (i32, String, String) {
-    let output = headway_lab().arg("counters").args(words).output().unwrap();
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let output = headway_lab()
+        .arg("counters")
+        .args(arguments)
+        .output()
+        .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -88,7 +92,7 @@ fn counters_list_shows_the_codes_of_the_core_given() {
 
 #[test]
 fn arguments_without_a_server_are_a_usage_error() {
-    for (words, why) in [
+    for (arguments, why) in [
         (&["count"][..], "what is to be counted"),
         (&["count", "-C", "9999"], "no CPU 9999"),
         (&["count", "-C", "x"], "CPUs are wanted"),
@@ -134,9 +138,9 @@ fn arguments_without_a_server_are_a_usage_error() {
         ),
         (&["run"], "--output"),
     ] {
-        let (code, _, error) = run(words);
-        assert_eq!(code, 2, "{words:?}: {error}");
-        assert!(error.contains(why), "{words:?}: {error}");
+        let (code, _, error) = run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {error}");
+        assert!(error.contains(why), "{arguments:?}: {error}");
     }
     assert!(!Path::new("x").exists());
 }
@@ -165,9 +169,9 @@ fn counters_count_exits_with_1_when_the_process_is_missing_or_the_program_fails(
 }
 
 /// Runs a command as a user who may do nothing; `None` if that user may not even start the program.
-fn run_unprivileged(words: &[&str]) -> Option<(i32, String)> {
+fn run_unprivileged(arguments: &[&str]) -> Option<(i32, String)> {
     let mut command = headway_lab();
-    command.arg("counters").args(words).current_dir("/");
+    command.arg("counters").args(arguments).current_dir("/");
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -185,13 +189,13 @@ fn run_unprivileged(words: &[&str]) -> Option<(i32, String)> {
 #[test]
 fn counters_count_names_the_missing_privilege() {
     const NAME: &str = "counters_count_names_the_missing_privilege";
-    let place = tempfile::tempdir().unwrap();
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let output = place.path().join("study").display().to_string();
-    let words = [
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = directory.path().join("study").display().to_string();
+    let arguments = [
         "run", "--server", "headway", "--config", "1T-SMP", "-o", &output,
     ];
-    let Some((code, error)) = run_unprivileged(&words) else {
+    let Some((code, error)) = run_unprivileged(&arguments) else {
         return skip(NAME, "another user may not start the program");
     };
     assert_eq!(code, 1, "{error}");
@@ -272,10 +276,10 @@ fn group() -> Option<PathBuf> {
 
 /// The control group of servers with a share of a CPU.
 fn group_with_share() -> Option<PathBuf> {
-    let places = ["cpu/", "cpu,cpuacct/", "cpuset/", ""];
-    places
+    let controllers = ["cpu/", "cpu,cpuacct/", "cpuset/", ""];
+    controllers
         .iter()
-        .find_map(|place| found(&format!("{place}headway-counters-share")))
+        .find_map(|controller| found(&format!("{controller}headway-counters-share")))
 }
 
 fn found(group: &str) -> Option<PathBuf> {
@@ -288,12 +292,12 @@ fn study(output: &Path, seconds: &str, more: &[&str]) -> Child {
     let scratch = scratch(output);
     fs::create_dir_all(&scratch).unwrap();
     let output = output.display().to_string();
-    let words = [
+    let arguments = [
         "counters", "run", "--server", "headway", "--config", "1T-SMP", "--set", "5", "-c", "8",
         "--warmup", "0s", "-d", seconds, "--json", "-o", &output,
     ];
     headway_lab()
-        .args(words)
+        .args(arguments)
         .args(more)
         .env("TMPDIR", scratch)
         .stdout(Stdio::piped())
@@ -326,9 +330,9 @@ fn counters_run_restores_the_machine_when_it_ends_fails_or_is_killed() {
     if !geteuid().is_root() {
         return skip(NAME, "root: counts CPUs and makes a cpuset");
     }
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
 
-    let outputs = ["whole", "dies", "killed", "scores"].map(|name| place.path().join(name));
+    let outputs = ["whole", "dies", "killed", "scores"].map(|name| directory.path().join(name));
     let [whole, dies, killed, scores] = &outputs;
     if !study_succeeds(whole) {
         return skip(NAME, "counting CPUs needs a privilege");

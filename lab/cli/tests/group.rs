@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use headway_lab::groups::{self, Group, Version};
+use headway_lab::groups::{self, ControlGroup, Version};
 use headway_test_support::server::{self, Server, in_group};
 use headway_test_support::skip;
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,8 +16,8 @@ const LIMIT_BYTES: u64 = 400 << 20;
 /// A group with that limit, and one inside that has none of its own. Both are removed on
 /// drop, with the processes in them.
 struct Limited {
-    outer: Group,
-    inner: Group,
+    outer: ControlGroup,
+    inner: ControlGroup,
 }
 
 impl Limited {
@@ -26,7 +26,7 @@ impl Limited {
         let name = format!("headway-test-{}", std::process::id());
         let outer = hierarchy.make(&name, "memory");
         let outer = outer.map_err(|error| error.to_string())?;
-        let inner = Group {
+        let inner = ControlGroup {
             version: outer.version,
             path: outer.file("inner"),
         };
@@ -71,7 +71,7 @@ impl Drop for Limited {
 }
 
 /// Returns the effective settings in a group with the defaults.
-fn checked(group: &Group, root: &Path, workers: &str) -> String {
+fn checked(group: &ControlGroup, root: &Path, workers: &str) -> String {
     let mut command = in_group(headway_lab(), &group.file("cgroup.procs"));
     command
         .args(["serve", "--check", "--workers", workers])

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 const PAIR: &str = "program,gzip,mcf\ngzip,,1.25\nmcf,1.75,\n";
 
-fn run(words: &[&str], directory: &Path) -> (i32, String, String) {
+fn run(arguments: &[&str], directory: &Path) -> (i32, String, String) {
     let output = headway_lab()
         .arg("schedule")
-        .args(words)
+        .args(arguments)
         .current_dir(directory)
         .output()
         .unwrap();
@@ -29,24 +29,24 @@ fn run(words: &[&str], directory: &Path) -> (i32, String, String) {
 }
 
 /// A directory with a matrix of nine programs.
-fn place() -> tempfile::TempDir {
-    let place = tempfile::tempdir().unwrap();
+fn with_matrix() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
     let drawn = run(
         &["draw", "--programs", "9", "-o", "matrix.csv"],
-        place.path(),
+        directory.path(),
     );
     assert_eq!(drawn, (0, String::new(), String::new()));
-    place
+    directory
 }
 
 #[test]
 fn unwritable_output_is_an_error_before_the_analysis_starts() {
-    let place = place();
-    let words = ["matrix.csv", "--cdf", "one", "--svg", "one"];
-    let (code, _, error) = run(&words, place.path());
+    let directory = with_matrix();
+    let arguments = ["matrix.csv", "--cdf", "one", "--svg", "one"];
+    let (code, _, error) = run(&arguments, directory.path());
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("name the same file"), "{error}");
-    for words in [
+    for arguments in [
         &["matrix.csv", "--svg", "nowhere/cdf.svg"][..],
         &[
             "measure",
@@ -59,15 +59,15 @@ fn unwritable_output_is_an_error_before_the_analysis_starts() {
             "touch began",
         ],
     ] {
-        let (code, out, error) = run(words, place.path());
+        let (code, out, error) = run(arguments, directory.path());
         assert_ne!(code, 0, "{out}");
         assert!(
-            out.is_empty() && !place.path().join("began").exists(),
+            out.is_empty() && !directory.path().join("began").exists(),
             "{out}"
         );
         assert!(!error.contains("are different cores"), "{error}");
     }
-    assert!(!place.path().join("one").exists());
+    assert!(!directory.path().join("one").exists());
 }
 
 /// Two CPUs as `--cpus` wants them; none, with the reason, where there is only one.
@@ -85,11 +85,11 @@ fn two_cpus(test: &str) -> Option<String> {
 
 #[test]
 fn tables_are_as_documented_when_there_is_only_one_pairing() {
-    let place = tempfile::tempdir().unwrap();
-    fs::write(place.path().join("m.csv"), PAIR).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("m.csv"), PAIR).unwrap();
     let (code, out, err) = run(
         &["m.csv", "--trials", "1000", "--rounds", "2"],
-        place.path(),
+        directory.path(),
     );
     assert_eq!((code, err.as_str()), (0, ""));
     let expected = "\
@@ -129,10 +129,14 @@ A new random pairing each round: speed-ups of schedulers
 
 #[test]
 fn json_is_the_same_when_threads_differ_and_another_when_the_seed_does() {
-    let place = place();
-    let json = |words: &[&str]| {
-        let words = [&["matrix.csv", "--json", "--trials", "150000"][..], words].concat();
-        let (code, out, err) = run(&words, place.path());
+    let directory = with_matrix();
+    let json = |arguments: &[&str]| {
+        let arguments = [
+            &["matrix.csv", "--json", "--trials", "150000"][..],
+            arguments,
+        ]
+        .concat();
+        let (code, out, err) = run(&arguments, directory.path());
         assert_eq!((code, err.as_str()), (0, ""));
         out
     };
@@ -165,9 +169,9 @@ fn json_is_the_same_when_threads_differ_and_another_when_the_seed_does() {
 
 #[test]
 fn cdf_and_svg_are_written_and_the_matrix_is_not_overwritten() {
-    let place = place();
-    let matrix = fs::read(place.path().join("matrix.csv")).unwrap();
-    let words = [
+    let directory = with_matrix();
+    let matrix = fs::read(directory.path().join("matrix.csv")).unwrap();
+    let arguments = [
         "matrix.csv",
         "--trials",
         "2000",
@@ -177,25 +181,32 @@ fn cdf_and_svg_are_written_and_the_matrix_is_not_overwritten() {
         "cdf.svg",
     ];
     for _ in 0..2 {
-        assert_eq!(run(&words, place.path()).0, 0, "again over its own files");
+        assert_eq!(
+            run(&arguments, directory.path()).0,
+            0,
+            "again over its own files"
+        );
     }
-    let cdf = fs::read_to_string(place.path().join("cdf.csv")).unwrap();
+    let cdf = fs::read_to_string(directory.path().join("cdf.csv")).unwrap();
     assert!(
         cdf.starts_with("speed_up_percent,share\n") && cdf.ends_with(",1\n"),
         "{cdf}"
     );
-    let svg = fs::read_to_string(place.path().join("cdf.svg")).unwrap();
+    let svg = fs::read_to_string(directory.path().join("cdf.svg")).unwrap();
     assert!(svg.starts_with("<svg xmlns=") && svg.contains("share of 2,000 random schedules"));
     for option in ["--cdf", "--svg"] {
-        let (code, out, err) = run(&["matrix.csv", option, "matrix.csv"], place.path());
+        let (code, out, err) = run(&["matrix.csv", option, "matrix.csv"], directory.path());
         assert_eq!((code, out.as_str()), (1, ""));
         assert!(err.contains("matrix.csv: does not begin with"), "{err}");
     }
-    assert_eq!(fs::read(place.path().join("matrix.csv")).unwrap(), matrix);
-    let (code, _, err) = run(&["matrix.csv", "--cdf", "/dev/null"], place.path());
+    assert_eq!(
+        fs::read(directory.path().join("matrix.csv")).unwrap(),
+        matrix
+    );
+    let (code, _, err) = run(&["matrix.csv", "--cdf", "/dev/null"], directory.path());
     assert!(code == 1 && err.contains("no regular file"), "{err}");
     assert_eq!(
-        fs::read_dir(place.path()).unwrap().count(),
+        fs::read_dir(directory.path()).unwrap().count(),
         3,
         "nothing else is left"
     );
@@ -223,7 +234,7 @@ fn matrix_is_read_from_standard_input_with_a_dash() {
 
 #[test]
 fn exit_code_is_1_and_the_line_is_named_when_the_matrix_is_invalid() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let cases = [
         ("", "it is empty"),
         (
@@ -238,26 +249,27 @@ fn exit_code_is_1_and_the_line_is_named_when_the_matrix_is_invalid() {
         ("x,a,b\na,1,nan\nb,1,1\n", "is \"nan\""),
         ("x,a,a\na,1,2\na,1,1\n", "two programs are named \"a\""),
     ];
-    for (text, words) in cases {
-        fs::write(place.path().join("m.csv"), text).unwrap();
-        let (code, out, err) = run(&["m.csv"], place.path());
+    for (text, reason) in cases {
+        fs::write(directory.path().join("m.csv"), text).unwrap();
+        let (code, out, err) = run(&["m.csv"], directory.path());
         assert_eq!((code, out.as_str()), (1, ""), "{text}");
         assert!(
-            err.starts_with("headway-lab: m.csv: no matrix of slow-downs: ") && err.contains(words),
+            err.starts_with("headway-lab: m.csv: no matrix of slow-downs: ")
+                && err.contains(reason),
             "{err}"
         );
     }
-    fs::write(place.path().join("m.csv"), b"x,\xff").unwrap();
-    assert_eq!(run(&["m.csv"], place.path()).0, 1);
-    let (code, _, err) = run(&["missing.csv"], place.path());
+    fs::write(directory.path().join("m.csv"), b"x,\xff").unwrap();
+    assert_eq!(run(&["m.csv"], directory.path()).0, 1);
+    let (code, _, err) = run(&["missing.csv"], directory.path());
     assert!(code == 1 && err.contains("missing.csv"), "{err}");
-    assert_eq!(run(&["."], place.path()).0, 1);
+    assert_eq!(run(&["."], directory.path()).0, 1);
 }
 
 #[test]
 fn exit_code_is_2_for_a_usage_error() {
-    let place = tempfile::tempdir().unwrap();
-    for (words, wanted) in [
+    let directory = tempfile::tempdir().unwrap();
+    for (arguments, wanted) in [
         (&[][..], "Usage"),
         (&["--json"], "name a matrix"),
         (&["m.csv", "--trials", "0"], "--trials"),
@@ -304,11 +316,11 @@ fn exit_code_is_2_for_a_usage_error() {
             "--time-limit",
         ),
     ] {
-        let (code, out, err) = run(words, place.path());
-        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
-        assert!(err.contains(wanted), "{words:?}: {err}");
+        let (code, out, err) = run(arguments, directory.path());
+        assert_eq!((code, out.as_str()), (2, ""), "{arguments:?}: {err}");
+        assert!(err.contains(wanted), "{arguments:?}: {err}");
     }
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// Needs: two CPUs
@@ -317,12 +329,12 @@ fn a_measured_matrix_can_be_analysed() {
     let Some(cpus) = two_cpus("a_measured_matrix_can_be_analysed") else {
         return;
     };
-    let place = tempfile::tempdir().unwrap();
-    let words = [
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
         "measure", "--cpus", &cpus, "--runs", "1", "-o", "m.csv", "--",
     ];
     let programs = ["true", "echo seen", ": a, b"];
-    let (code, out, err) = run(&[&words[..], &programs].concat(), place.path());
+    let (code, out, err) = run(&[&arguments[..], &programs].concat(), directory.path());
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     for line in [
         "alone 1 of 3: true",
@@ -336,13 +348,13 @@ fn a_measured_matrix_can_be_analysed() {
         "are different cores",
         "does not say",
     ];
-    assert!(cores.iter().any(|words| err.contains(words)), "{err}");
-    let text = fs::read_to_string(place.path().join("m.csv")).unwrap();
+    assert!(cores.iter().any(|line| err.contains(line)), "{err}");
+    let text = fs::read_to_string(directory.path().join("m.csv")).unwrap();
     assert!(
         text.starts_with("program,true,echo seen,\": a, b\"\ntrue,,"),
         "{text}"
     );
-    let (code, out, err) = run(&["m.csv", "--trials", "100"], place.path());
+    let (code, out, err) = run(&["m.csv", "--trials", "100"], directory.path());
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(
         out.starts_with("3 programs in 1 pair and one alone;"),
@@ -356,18 +368,21 @@ fn nothing_is_written_when_a_program_fails() {
     let Some(cpus) = two_cpus("nothing_is_written_when_a_program_fails") else {
         return;
     };
-    let place = tempfile::tempdir().unwrap();
-    let words = [
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
         "measure", "--cpus", &cpus, "--quiet", "-o", "m.csv", "--name", "good", "--name", "bad",
         "--",
     ];
-    let (code, out, err) = run(&[&words[..], &["true", "exit 7"]].concat(), place.path());
+    let (code, out, err) = run(
+        &[&arguments[..], &["true", "exit 7"]].concat(),
+        directory.path(),
+    );
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(
         err.starts_with("headway-lab: \"bad\" failed on CPU") && err.contains("exit status: 7"),
         "{err}"
     );
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// Needs: two CPUs
@@ -375,11 +390,11 @@ fn nothing_is_written_when_a_program_fails() {
 fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     let name = "interrupted_measurement_ends_its_programs_and_writes_nothing";
     let Some(cpus) = two_cpus(name) else { return };
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let child = headway_lab()
         .args(["schedule", "measure", "--cpus", &cpus, "-o", "m.csv", "--"])
         .args(["echo $$ >pid; exec sleep 1000", "true"])
-        .current_dir(place.path())
+        .current_dir(directory.path())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -387,7 +402,7 @@ fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     let mut pid = String::new();
     while !pid.ends_with('\n') && begun.elapsed() < timeout {
         std::thread::sleep(Duration::from_millis(5));
-        pid = fs::read_to_string(place.path().join("pid")).unwrap_or_default();
+        pid = fs::read_to_string(directory.path().join("pid")).unwrap_or_default();
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -401,17 +416,17 @@ fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     );
     // It was waited for before the command ended.
     assert!(!Path::new("/proc").join(pid.trim()).exists());
-    assert!(!place.path().join("m.csv").exists());
+    assert!(!directory.path().join("m.csv").exists());
 }
 
 #[test]
 fn standard_output_may_be_closed_early_and_must_not_be_full() {
-    let place = place();
-    for words in [&["matrix.csv", "--trials", "100"][..], &["draw"]] {
+    let directory = with_matrix();
+    for arguments in [&["matrix.csv", "--trials", "100"][..], &["draw"]] {
         let printing_to = |out: Stdio| {
             let mut command = headway_lab();
-            command.arg("schedule").args(words).stdout(out);
-            let output = command.current_dir(place.path()).output().unwrap();
+            command.arg("schedule").args(arguments).stdout(out);
+            let output = command.current_dir(directory.path()).output().unwrap();
             let err = String::from_utf8(output.stderr).unwrap();
             (output.status.code(), err)
         };
@@ -420,7 +435,10 @@ fn standard_output_may_be_closed_early_and_must_not_be_full() {
         assert_eq!(printing_to(closed.into()), (Some(0), String::new()));
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let (code, err) = printing_to(full.into());
-        assert_eq!(code, Some(1), "{words:?}: {err}");
-        assert!(err.contains("No space left on device"), "{words:?}: {err}");
+        assert_eq!(code, Some(1), "{arguments:?}: {err}");
+        assert!(
+            err.contains("No space left on device"),
+            "{arguments:?}: {err}"
+        );
     }
 }

@@ -86,12 +86,12 @@ fn build_module() -> Result<(), String> {
         return Err("no apxs: scripts/setup installs it".into());
     }
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let place = own.parent().unwrap_or(Path::new("."));
+    let directory = own.parent().unwrap_or(Path::new("."));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apache");
     let mut make = Command::new("make");
     make.arg("-C")
         .arg(folder)
-        .arg(format!("OUT={}", place.display()));
+        .arg(format!("OUT={}", directory.display()));
     run(&mut make).map(drop)
 }
 
@@ -144,10 +144,10 @@ fn second_start_fails_and_the_first_keeps_serving_when_the_port_is_in_use() {
         }
         let error = Server::start(&second, plainly, &other).expect_err("a taken port");
         assert!(matches!(error, ServerError::Taken { .. }), "{error}");
-        let words = error.to_string();
+        let message = error.to_string();
         assert!(
-            words.contains("(headway") || words.contains("(serve-"),
-            "{words}"
+            message.contains("(headway") || message.contains("(serve-"),
+            "{message}"
         );
     }
     assert_eq!(server.get("/file.bin").expect("an answer").status, 200);
@@ -161,10 +161,10 @@ fn usage_error_of_our_server_is_reported() {
     let mut spec = spec(Kind::Headway, &root);
     spec.arguments = vec!["--no-such-option".into()];
     let error = Server::start(&spec, plainly, folder.path()).expect_err("wrong use");
-    let words = error.to_string();
+    let message = error.to_string();
     assert!(
-        words.contains("exit status: 2") && words.contains("--no-such-option"),
-        "{words}"
+        message.contains("exit status: 2") && message.contains("--no-such-option"),
+        "{message}"
     );
 }
 

@@ -28,12 +28,12 @@ fn finished(command: &mut Command) -> (i32, String, String) {
     (code, text(output.stdout), text(output.stderr))
 }
 
-fn headway(words: &[&str]) -> (i32, String, String) {
-    finished(Command::new(common::headway()).args(words))
+fn headway(arguments: &[&str]) -> (i32, String, String) {
+    finished(Command::new(common::headway()).args(arguments))
 }
 
-fn measured(words: &[&str]) -> (i32, String, String) {
-    finished(headway_lab().arg("specweb99").args(words))
+fn measured(arguments: &[&str]) -> (i32, String, String) {
+    finished(headway_lab().arg("specweb99").args(arguments))
 }
 
 fn read_json(path: &Path) -> Value {
@@ -56,15 +56,20 @@ impl Apache {
         }
         let folder = tempfile::tempdir().unwrap();
         let set = folder.path().join("set");
-        let words = [
+        let arguments = [
             "--size",
             "10MB",
             "--profile",
             "specweb99-dynamic",
             "--quiet",
         ];
-        let (code, _, err) =
-            headway(&[&["fileset", "create", set.to_str().unwrap()], &words[..]].concat());
+        let (code, _, err) = headway(
+            &[
+                &["fileset", "create", set.to_str().unwrap()],
+                &arguments[..],
+            ]
+            .concat(),
+        );
         assert_eq!(code, 0, "{err}");
         // Apache gives up root's rights: its user reads the set and the program, and writes the
         // application's files.
@@ -265,9 +270,9 @@ fn program_prints_its_usage_when_not_run_as_cgi() {
 
 #[test]
 fn program_answers_one_request_when_a_server_starts_it() {
-    let place = tempfile::tempdir().unwrap();
-    let set = place.path().join("set");
-    let words = [
+    let directory = tempfile::tempdir().unwrap();
+    let set = directory.path().join("set");
+    let arguments = [
         "fileset",
         "create",
         set.to_str().unwrap(),
@@ -276,7 +281,7 @@ fn program_answers_one_request_when_a_server_starts_it() {
         "--profile",
         "specweb99-dynamic",
     ];
-    assert_eq!(headway(&words).0, 0);
+    assert_eq!(headway(&arguments).0, 0);
     let body = "dir=0&class=0&file=3&client=1&serial=1";
     let mut child = Command::new(PROGRAM)
         .env("HEADWAY_SPECWEB99_ROOT", &set)

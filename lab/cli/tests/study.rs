@@ -73,18 +73,18 @@ impl Bed {
         self.0.path().join(name)
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = headway_lab();
         command
             .arg("study")
-            .args(words)
+            .args(arguments)
             .current_dir(self.0.path())
             .stdin(Stdio::null());
         command
     }
 
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().expect("headway starts")
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("headway starts")
     }
 
     fn result(&self, name: &str) -> Value {
@@ -390,8 +390,8 @@ fn points_with_less_load_are_measured_first() {
 #[test]
 fn leftovers_of_a_killed_run_are_removed_when_it_is_resumed() {
     let bed = Bed::new();
-    let words_of_run = ["run", "tiny.toml", "-o", "out"];
-    let mut command = bed.command(&words_of_run);
+    let run_arguments = ["run", "tiny.toml", "-o", "out"];
+    let mut command = bed.command(&run_arguments);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = child.expect("headway starts");
     let begun = Instant::now();
@@ -415,7 +415,7 @@ fn leftovers_of_a_killed_run_are_removed_when_it_is_resumed() {
     let scratch = PathBuf::from(scratch.as_str().expect("a scratch directory"));
     assert!(scratch.exists());
 
-    let ran = bed.run(&words_of_run);
+    let ran = bed.run(&run_arguments);
     let said = utf8(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     assert!(said.contains("cleared what a killed run left: "), "{said}");

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use limits::{Limits, Watchdog};
 pub use resolve::{Absent, Resolved};
-pub use units::{BadCode, Unit};
+pub use units::{BadCode, CountingUnit};
 
 use crate::events::{Core, Identity, table};
 
@@ -25,7 +25,7 @@ pub struct Machine {
     /// The core's name in the table and the core's row, if the table knows it.
     pub core: Option<(String, Core)>,
     /// The counting units that the kernel offers, by name.
-    pub units: Vec<Unit>,
+    pub units: Vec<CountingUnit>,
     /// What is allowed, and what is taken.
     pub limits: Limits,
 }
@@ -45,7 +45,7 @@ pub struct Description {
     pub counters: Option<usize>,
     /// The watchdog has one of them.
     pub watchdog: Watchdog,
-    /// `kernel.perf_event_paranoid`.
+    /// The sysctl `kernel.perf_event_paranoid`.
     pub paranoid: Option<i32>,
 }
 
@@ -69,8 +69,8 @@ impl Machine {
     }
 
     /// The unit that counts what a core's threads do.
-    pub fn core_unit(&self) -> Option<&Unit> {
-        let is_core = |unit: &&Unit| {
+    pub fn core_unit(&self) -> Option<&CountingUnit> {
+        let is_core = |unit: &&CountingUnit| {
             matches!(unit.name.as_str(), "cpu" | "cpu_core") || unit.name.starts_with("armv")
         };
         self.units.iter().find(is_core)

@@ -14,5 +14,5 @@ pub mod figures;
 pub mod slots;
 
 pub use cpi::{Breakdown, Penalties};
-pub use figures::{Figure, Served, Unit, figures};
+pub use figures::{Figure, FigureUnit, Served, figures};
 pub use slots::{Slots, slots};

@@ -10,5 +10,5 @@ pub mod state;
 pub mod topology;
 
 pub use configuration::{Configuration, Layout, Setting};
-pub use state::{Change, State, StateError};
+pub use state::{Change, CpuState, StateError};
 pub use topology::{Cpu, SmtControl, Topology};

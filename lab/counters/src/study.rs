@@ -17,6 +17,6 @@ mod workspace;
 mod window;
 
 pub use outcome::{Instructions, Measured, Outcome, Setup};
-pub use plan::{Plan, PlanError, SERVERS, Workload};
+pub use plan::{PlanError, SERVERS, StudyPlan, Workload};
 pub use run::{Listener, RunError, run};
 pub use score::Score;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headway_counters::schedule::SlowDowns;
-use headway_counters::schedule::measure::{MeasureError, Plan, Program, allowed};
+use headway_counters::schedule::measure::{MeasureError, Program, SlowDownPlan, allowed};
 use headway_test_support::{is_running, skip, wait_until};
 
 fn program(name: &str, command: &str) -> Program {
@@ -16,12 +16,12 @@ fn program(name: &str, command: &str) -> Program {
 }
 
 /// A plan on the first two CPUs; `None`, with the reason, where there is only one.
-fn plan(test: &str, programs: &[Program]) -> Option<Plan> {
+fn plan(test: &str, programs: &[Program]) -> Option<SlowDownPlan> {
     let &[first, second, ..] = &allowed()[..] else {
         skip(test, "pairs need two CPUs");
         return None;
     };
-    Some(Plan {
+    Some(SlowDownPlan {
         programs: programs.to_vec(),
         cpus: [first, second],
         runs: 2,
@@ -30,7 +30,7 @@ fn plan(test: &str, programs: &[Program]) -> Option<Plan> {
     })
 }
 
-fn run(plan: &Plan) -> Result<SlowDowns, MeasureError> {
+fn run(plan: &SlowDownPlan) -> Result<SlowDowns, MeasureError> {
     plan.run(&AtomicBool::new(false), &mut |_| ())
 }
 
@@ -56,21 +56,23 @@ fn every_program_runs_on_both_cpus_alone_and_on_its_own_in_a_pair() {
         return;
     };
     plan.keep = Some(scratch.path().join("kept"));
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     let matrix = plan
         .run(&AtomicBool::new(false), &mut |line| {
-            said.push(line.to_owned())
+            messages.push(line.to_owned())
         })
         .unwrap();
     assert_eq!(matrix.names(), ["a", "b, too"]);
     assert!(matrix.slow_down(0, 1) > 0.0 && matrix.slow_down(1, 0) > 0.0);
     assert!(
-        said.contains(&"pair 1 of 1: a beside b, too".to_owned()),
-        "{said:?}"
+        messages.contains(&"pair 1 of 1: a beside b, too".to_owned()),
+        "{messages:?}"
     );
     assert!(
-        said.iter().any(|line| line.contains("give it more work")),
-        "{said:?}"
+        messages
+            .iter()
+            .any(|line| line.contains("give it more work")),
+        "{messages:?}"
     );
     let on = |file: &str, cpu: usize| {
         let wanted = format!("Cpus_allowed_list:\t{cpu}");
@@ -175,7 +177,7 @@ fn plan_is_an_error_when_cpus_or_names_are_wrong() {
     let Some(good) = plan(name, &[program("a", "true"), program("b", "true")]) else {
         return;
     };
-    let with = |change: &dyn Fn(&mut Plan)| {
+    let with = |change: &dyn Fn(&mut SlowDownPlan)| {
         let mut plan = good.clone();
         change(&mut plan);
         run(&plan).unwrap_err().to_string()

@@ -13,7 +13,7 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::LabError;
-use crate::groups::{self, Group, Version};
+use crate::groups::{self, ControlGroup, Version};
 
 /// The shortest period that the kernel's accounting, which happens at its tick, keeps to.
 const PERIOD_US_MIN: u64 = 4_000;
@@ -58,7 +58,7 @@ pub fn check(share: f64) -> Result<(), LabError> {
 }
 
 /// Creates the group and sets its quota.
-pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
+pub(crate) fn make(name: &str, share: f64) -> Result<ControlGroup, LabError> {
     let hierarchy = groups::find("cpu").ok_or_else(|| {
         LabError::Value("no mounted control group hierarchy has the cpu controller".into())
     })?;
@@ -72,7 +72,7 @@ pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
 ///
 /// # Errors
 /// A share that cannot be kept, or a group that is not there.
-pub fn limit(group: &Group, share: f64) -> Result<(), LabError> {
+pub fn limit(group: &ControlGroup, share: f64) -> Result<(), LabError> {
     let (period_us, quota_us) = period_and_quota_us(share)?;
     match group.version {
         Version::V1 => {
@@ -84,7 +84,7 @@ pub fn limit(group: &Group, share: f64) -> Result<(), LabError> {
 }
 
 /// Reads the statistics of the group; `None` when it has no quota.
-pub(crate) fn status(group: &Group) -> Option<QuotaStatus> {
+pub(crate) fn status(group: &ControlGroup) -> Option<QuotaStatus> {
     let (quota_us, period_us, throttled_us) = match group.version {
         Version::V1 => (
             group.number("cpu.cfs_quota_us")?,

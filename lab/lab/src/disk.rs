@@ -64,9 +64,9 @@ pub enum DiskError {
     /// The machine, or the user, lacks something.
     #[error("the lab's disk needs {what}; {remedy}")]
     Missing {
-        /// What is not there.
+        /// The missing part.
         what: String,
-        /// What to do.
+        /// How to obtain the missing part.
         remedy: &'static str,
     },
     /// A system program failed.
@@ -74,7 +74,7 @@ pub enum DiskError {
     Program {
         /// The command line.
         line: String,
-        /// What the program said.
+        /// The message of the program.
         why: String,
     },
     /// The disk process ended, or never answered.
@@ -92,19 +92,19 @@ pub enum DiskError {
         folder: PathBuf,
     },
     /// The disk cannot be unmounted while files on it are open. Nothing was changed.
-    #[error("unmounting {}: it is busy, by {holders}; end that first", place.display())]
+    #[error("unmounting {}: it is busy, by {holders}; end that first", path.display())]
     Busy {
         /// Where the disk is mounted.
-        place: PathBuf,
+        path: PathBuf,
         /// The processes that have files open on it.
         holders: String,
     },
     /// The disk is mounted in another mount namespace, too, so its caches outlive an unmount here.
     /// Nothing was changed.
-    #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", place.display())]
+    #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", path.display())]
     Shared {
         /// Where the disk is mounted here.
-        place: PathBuf,
+        path: PathBuf,
         /// The processes with the other mount.
         holders: String,
     },
@@ -117,22 +117,22 @@ pub enum DiskError {
         what: Vec<String>,
     },
     /// A system call failed.
-    #[error("{what}, {}: {cause}", place.display())]
+    #[error("{what}, {}: {cause}", path.display())]
     Io {
         /// What was tried.
         what: &'static str,
         /// What the call was made on.
-        place: PathBuf,
+        path: PathBuf,
         /// Why the call failed.
         cause: io::Error,
     },
 }
 
 impl DiskError {
-    pub(crate) fn io(what: &'static str, place: &Path, cause: io::Error) -> DiskError {
+    pub(crate) fn io(what: &'static str, path: &Path, cause: io::Error) -> DiskError {
         DiskError::Io {
             what,
-            place: place.to_owned(),
+            path: path.to_owned(),
             cause,
         }
     }
@@ -255,7 +255,7 @@ impl Disk {
         &self.device
     }
 
-    /// What was asked for.
+    /// The specification of the disk.
     pub fn spec(&self) -> &DiskSpec {
         &self.spec
     }
@@ -352,7 +352,7 @@ impl Disk {
     }
 
     fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
-        let place = &self.layout.files;
+        let path = &self.layout.files;
         self.send(&DiskCommand::Maintenance(true))?;
         let mount = |read_only| {
             kernel::mount_files(&self.device, &self.layout, self.spec.filesystem, read_only)
@@ -364,8 +364,8 @@ impl Disk {
             // It is one file system with the copy, and the kernel mounts it only as that is.
             mount(true).or_else(|_| mount(false))?;
             Err(DiskError::Shared {
-                place: place.clone(),
-                holders: kernel::holders(place),
+                path: path.clone(),
+                holders: kernel::holders(path),
             })
         });
         let back = self.send(&DiskCommand::Maintenance(false));
@@ -373,23 +373,23 @@ impl Disk {
     }
 
     fn unmount(&self) -> Result<(), DiskError> {
-        let place = &self.layout.files;
-        while kernel::mounts_on(place) > 0 {
+        let path = &self.layout.files;
+        while kernel::mounts_on(path) > 0 {
             // Readers of /proc hold a file for an instant.
-            let mut result = kernel::unmount_once(place);
+            let mut result = kernel::unmount_once(path);
             kernel::wait_until(BUSY_RETRY_TIMEOUT, || {
                 if result.is_err() {
-                    result = kernel::unmount_once(place);
+                    result = kernel::unmount_once(path);
                 }
                 result.is_ok()
             });
             if let Err(cause) = result {
                 return Err(match cause.kind() {
                     io::ErrorKind::ResourceBusy => DiskError::Busy {
-                        place: place.clone(),
-                        holders: kernel::holders(place),
+                        path: path.clone(),
+                        holders: kernel::holders(path),
                     },
-                    _ => DiskError::io("unmounting the disk", place, cause),
+                    _ => DiskError::io("unmounting the disk", path, cause),
                 });
             }
         }

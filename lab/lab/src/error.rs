@@ -44,7 +44,7 @@ pub enum LabError {
     NoPart {
         /// The lab.
         name: String,
-        /// `disk`.
+        /// The part, such as `disk`.
         part: &'static str,
     },
     /// The command that serves and loads is not where it has to be.
@@ -74,7 +74,7 @@ pub enum LabError {
         tried: String,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Why the call failed.
         source: io::Error,
     },
     /// The disk.
@@ -98,7 +98,7 @@ pub enum LabError {
     Left {
         /// The lab.
         name: String,
-        /// What, and why.
+        /// What is left, and why.
         left: Vec<String>,
     },
 }

@@ -35,7 +35,7 @@ pub struct Hierarchy {
 
 /// A group that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct ControlGroup {
     /// The interface of its hierarchy.
     pub version: Version,
     /// Directory of the group.
@@ -89,7 +89,7 @@ fn find_in(mountinfo: &str, controller: &str) -> Option<Hierarchy> {
 }
 
 /// Groups directly below any hierarchy's root whose names begin so.
-pub fn existing(prefix: &str) -> Vec<Group> {
+pub fn existing(prefix: &str) -> Vec<ControlGroup> {
     let mut found = Vec::new();
     for (hierarchy, _) in hierarchies(&mountinfo()) {
         let Ok(entries) = fs::read_dir(&hierarchy.root) else {
@@ -99,7 +99,7 @@ pub fn existing(prefix: &str) -> Vec<Group> {
             .flatten()
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        found.extend(groups.map(|entry| Group {
+        found.extend(groups.map(|entry| ControlGroup {
             version: hierarchy.version,
             path: entry.path(),
         }));
@@ -113,7 +113,7 @@ impl Hierarchy {
     /// # Errors
     /// EACCES and EROFS without the privilege; EBUSY on version 2 in a container whose own group
     /// holds processes.
-    pub fn make(&self, name: &str, controller: &str) -> Result<Group, LabError> {
+    pub fn make(&self, name: &str, controller: &str) -> Result<ControlGroup, LabError> {
         if self.version == Version::V2 {
             let file = self.root.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&file).unwrap_or_default();
@@ -128,14 +128,14 @@ impl Hierarchy {
             }
             _ => {}
         }
-        Ok(Group {
+        Ok(ControlGroup {
             version: self.version,
             path,
         })
     }
 }
 
-impl Group {
+impl ControlGroup {
     /// A file of the group.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -199,13 +199,16 @@ fn write(path: &Path, value: &str) -> Result<(), LabError> {
 /// Groups of either version for tests on a machine that has one of them: files in a plain
 /// directory. Unlike the kernel's they keep the end of a longer text that was there before.
 #[cfg(test)]
-pub(crate) fn fixture(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
+pub(crate) fn fixture(
+    version: Version,
+    files: &[(&str, &str)],
+) -> (tempfile::TempDir, ControlGroup) {
     let directory = tempfile::tempdir().expect("a directory");
     for (name, text) in files {
         fs::write(directory.path().join(name), text).expect("written");
     }
     let path = directory.path().to_owned();
-    (directory, Group { version, path })
+    (directory, ControlGroup { version, path })
 }
 
 #[cfg(test)]
@@ -253,8 +256,8 @@ mod tests {
         let error = hierarchy
             .make("headway-lab-x", "memory")
             .expect_err("refused");
-        let words = error.to_string();
-        assert!(words.starts_with("writing +memory to "), "{words}");
+        let message = error.to_string();
+        assert!(message.starts_with("writing +memory to "), "{message}");
         assert!(!root.path().join("headway-lab-x").exists());
     }
 

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskSpec, Order, SUB_COMMAND};
 use crate::error::LabError;
-use crate::groups::{self, Group};
+use crate::groups::{self, ControlGroup};
 use crate::network::{self, Addresses, LinkSpec};
 use crate::siblings::headway_lab;
-use crate::state::{LabDirectory, State};
+use crate::state::{LabDirectory, LabState};
 use crate::{cpu, memory, requirements, status, sweep};
 
 /// A lab to be made. What is `None` is left as it is on the machine.
@@ -67,7 +67,7 @@ pub enum Side {
 #[derive(Debug)]
 pub struct Lab {
     directory: LabDirectory,
-    state: State,
+    state: LabState,
     disk: Option<Disk>,
 }
 
@@ -291,7 +291,7 @@ impl Lab {
         memory::status(&self.memory_group()?)
     }
 
-    fn memory_group(&self) -> Option<Group> {
+    fn memory_group(&self) -> Option<ControlGroup> {
         groups_of(&self.directory.name)
             .into_iter()
             .find(|group| memory::status(group).is_some())
@@ -355,7 +355,7 @@ pub fn join_by_name(name: &str, side: Side) -> Result<(), LabError> {
     }
 }
 
-fn join(name: &str, state: &State, side: Side) -> Result<(), LabError> {
+fn join(name: &str, state: &LabState, side: Side) -> Result<(), LabError> {
     if side == Side::Client {
         return cpu::pin(&state.spec.client_cpus);
     }
@@ -369,7 +369,7 @@ fn join(name: &str, state: &State, side: Side) -> Result<(), LabError> {
 }
 
 /// The groups of exactly this lab: on version 1 up to two, on version 2 one.
-pub(crate) fn groups_of(name: &str) -> Vec<Group> {
+pub(crate) fn groups_of(name: &str) -> Vec<ControlGroup> {
     let wanted = format!("{}{name}", crate::PREFIX);
     let mut groups = groups::existing(&wanted);
     groups.retain(|group| group.path.file_name() == Some(OsStr::new(&wanted)));
@@ -382,11 +382,11 @@ fn make(
     directory: &LabDirectory,
     interrupted: &AtomicBool,
 ) -> Result<Lab, LabError> {
-    let mut state = State::new(spec);
+    let mut state = LabState::new(spec);
     directory.write(&state)?;
     let group = format!("{}{}", crate::PREFIX, spec.name);
     let names = network::names(&spec.name);
-    let begin = |what: &str, state: &mut State| {
+    let begin = |what: &str, state: &mut LabState| {
         if interrupted.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted(spec.name.clone()));
         }
@@ -433,7 +433,7 @@ fn make(
 /// Labs that are made at the same time must not find the same network free.
 fn make_link(
     directory: &LabDirectory,
-    state: &State,
+    state: &LabState,
     names: &network::Names,
     link: &LinkSpec,
 ) -> Result<Addresses, LabError> {
@@ -442,7 +442,7 @@ fn make_link(
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
         .map_err(|error| LabError::file("locking", &base)(error.into()))?;
     let addresses = network::free_addresses()?;
-    directory.write(&State {
+    directory.write(&LabState {
         addresses: Some(addresses),
         ..state.clone()
     })?;

@@ -42,7 +42,7 @@ pub use reclaim::reclaimer;
 pub use requirements::{missing, survey};
 pub use siblings::{headway, headway_lab, require_headway};
 pub use state::base;
-pub use status::{DiskStatus, Process, Status};
+pub use status::{DiskStatus, ProcessStatus, Status};
 
 /// What the name of everything that a lab makes begins with; devices, whose names are short, begin
 /// with `hwl`.

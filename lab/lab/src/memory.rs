@@ -11,7 +11,7 @@
 //! caches give way.
 
 use crate::error::LabError;
-use crate::groups::{self, Group, Version};
+use crate::groups::{self, ControlGroup, Version};
 
 /// Less than this, and not even a shell starts in the group without being killed for want of
 /// memory.
@@ -37,7 +37,7 @@ pub struct MemoryStatus {
 
 /// Creates the group and sets its limit; without one it counts and holds the lab's processes
 /// together.
-pub(crate) fn make(name: &str, limit_bytes: Option<u64>) -> Result<Group, LabError> {
+pub(crate) fn make(name: &str, limit_bytes: Option<u64>) -> Result<ControlGroup, LabError> {
     let hierarchy = groups::find("memory").ok_or_else(|| {
         LabError::Value("no mounted control group hierarchy has the memory controller".into())
     })?;
@@ -48,7 +48,7 @@ pub(crate) fn make(name: &str, limit_bytes: Option<u64>) -> Result<Group, LabErr
     Ok(group)
 }
 
-fn limit(group: &Group, bytes: u64) -> Result<(), LabError> {
+fn limit(group: &ControlGroup, bytes: u64) -> Result<(), LabError> {
     if bytes < BYTES_MIN {
         let why = format!("a memory limit of {bytes} bytes is too little: 8 MiB at least");
         return Err(LabError::Value(why));
@@ -70,7 +70,7 @@ fn limit(group: &Group, bytes: u64) -> Result<(), LabError> {
 }
 
 /// Evicts what can be evicted. Pages that a process has mapped or locked stay.
-pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
+pub(crate) fn empty(group: &ControlGroup) -> Result<(), LabError> {
     match group.version {
         Version::V1 => group.set("memory.force_empty", "0"),
         Version::V2 => {
@@ -95,14 +95,14 @@ pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
 
 /// Linux before 5.19 has no `memory.reclaim`; the write of a lower `memory.high` reclaims before it
 /// returns.
-fn reclaim_by_limit(group: &Group) -> Result<(), LabError> {
+fn reclaim_by_limit(group: &ControlGroup) -> Result<(), LabError> {
     let squeezed = group.set("memory.high", "0");
     group.set("memory.high", "max")?;
     squeezed
 }
 
 /// Reads the statistics of the group; `None` when it has no memory controller.
-pub(crate) fn status(group: &Group) -> Option<MemoryStatus> {
+pub(crate) fn status(group: &ControlGroup) -> Option<MemoryStatus> {
     Some(match group.version {
         Version::V1 => MemoryStatus {
             // No limit is written as the largest number of pages.
@@ -126,7 +126,7 @@ pub(crate) fn status(group: &Group) -> Option<MemoryStatus> {
     })
 }
 
-fn refaults(group: &Group) -> u64 {
+fn refaults(group: &ControlGroup) -> u64 {
     group
         .field("memory.stat", "workingset_refault_file")
         .unwrap_or(0)
@@ -199,7 +199,8 @@ mod tests {
     fn caches_are_emptied_by_memory_reclaim_where_available() {
         let (_directory, one) = group(Version::V1, &[("memory.force_empty", "")]);
         empty(&one).expect("ordered");
-        let order = |group: &Group, name| fs::read_to_string(group.file(name)).expect("there");
+        let order =
+            |group: &ControlGroup, name| fs::read_to_string(group.file(name)).expect("there");
         assert_eq!(order(&one, "memory.force_empty"), "0");
         let files = [("memory.current", "4096\n"), ("memory.reclaim", "")];
         let (_directory, two) = group(Version::V2, &files);

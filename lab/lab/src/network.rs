@@ -77,9 +77,9 @@ pub struct LinkStatus {
     pub client_ip: Ipv4Addr,
     /// All its addresses: for a client that would run out of ports.
     pub client_ips: Vec<Ipv4Addr>,
-    /// What the server sent.
+    /// Traffic from the server to the client.
     pub to_client: Direction,
-    /// What the client sent.
+    /// Traffic from the client to the server.
     pub to_server: Direction,
 }
 

@@ -21,10 +21,10 @@ pub(crate) fn command_line(process: u32) -> String {
 
 /// Process numbers with their command lines.
 pub(crate) fn with_command_lines(processes: &[u32]) -> String {
-    let words = processes
+    let listed = processes
         .iter()
         .map(|&process| format!("{process} ({})", command_line(process)));
-    words.collect::<Vec<_>>().join(", ")
+    listed.collect::<Vec<_>>().join(", ")
 }
 
 /// Programs with which labs are made. None of them runs for long.

@@ -21,7 +21,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Program {
     child: Child,
-    words: Option<thread::JoinHandle<String>>,
+    stderr: Option<thread::JoinHandle<String>>,
 }
 
 impl Program {
@@ -36,15 +36,15 @@ impl Program {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let words = child.stderr.take().map(|mut stderr| {
+        let stderr = child.stderr.take().map(|mut pipe| {
             thread::spawn(move || {
                 let mut text = Vec::new();
                 // A pipe that breaks has said what it had to say.
-                let _ = stderr.read_to_end(&mut text);
+                let _ = pipe.read_to_end(&mut text);
                 String::from_utf8_lossy(&text).into_owned()
             })
         });
-        Ok(Program { child, words })
+        Ok(Program { child, stderr })
     }
 
     /// The process ID.
@@ -59,7 +59,7 @@ impl Program {
 
     /// The last line that it wrote to standard error; waits until that is closed.
     pub fn last_error_line(&mut self) -> String {
-        let text = self.words.take().and_then(|words| words.join().ok());
+        let text = self.stderr.take().and_then(|stderr| stderr.join().ok());
         let text = text.unwrap_or_default();
         let last = text.lines().rfind(|line| !line.trim().is_empty());
         last.unwrap_or("it said nothing").trim().to_owned()

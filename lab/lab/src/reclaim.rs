@@ -41,8 +41,8 @@ fn word(file: &Path) -> Option<String> {
 }
 
 /// Numbered ones, as sysfs has them beside a file that says how many.
-fn folders(place: &Path) -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+fn folders(directory: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
         .map(|entry| entry.path())
         .filter(|path| path.is_dir())
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn damon_is_named_when_it_is_on_and_pages_out() {
-        let said = below(sys("on", "pageout").path()).expect("it pages out");
-        assert!(said.contains("kdamonds/0"), "{said}");
+        let value = below(sys("on", "pageout").path()).expect("it pages out");
+        assert!(value.contains("kdamonds/0"), "{value}");
         assert_eq!(below(sys("off", "pageout").path()), None);
         assert_eq!(below(sys("on", "stat").path()), None);
         assert_eq!(below(Path::new("/nowhere")), None);

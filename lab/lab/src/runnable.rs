@@ -43,14 +43,14 @@ const TASK_LIST_INTERVAL: Duration = Duration::from_secs(1);
 /// state.
 const STAT_BYTES: usize = 128;
 
-/// How to look.
+/// Settings of the sampler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Between two looks, on average; longer where a scan takes more than a tenth of it.
     pub interval: Duration,
     /// CPUs the sampler runs on; empty leaves it where it is.
     pub cpus: Vec<usize>,
-    /// Of the random intervals.
+    /// Seed of the random intervals.
     pub seed: u64,
 }
 
@@ -207,21 +207,21 @@ impl Sampler {
     ) -> io::Result<Sampler> {
         Limits::raise();
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, answer) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("runnable".into()).spawn({
             let stop = Arc::clone(&stop);
             move || {
                 let pinned = crate::cpu::pin(&settings.cpus).map_err(io::Error::other);
                 raise_priority();
                 let may = pinned.is_ok();
-                let _ = told.send(pinned);
+                let _ = sender.send(pinned);
                 match may {
                     true => watch(&members, &settings, &stop),
                     false => Runnable::default(),
                 }
             }
         })?;
-        answer.recv().map_err(io::Error::other)??;
+        receiver.recv().map_err(io::Error::other)??;
         Ok(Sampler { stop, thread })
     }
 
@@ -297,7 +297,7 @@ fn own_time_us() -> u64 {
     nanoseconds.unwrap_or(0) / 1000
 }
 
-/// What samples tasks.
+/// The way in which tasks are sampled.
 enum TaskSampler {
     Kernel(Box<RunQueue>),
     Files(Tasks),
@@ -394,16 +394,16 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     /// Ended when dropped, also by a failing assertion.
-    struct Running(Vec<Child>);
+    struct Children(Vec<Child>);
 
-    impl Running {
-        fn start(count: usize, program: &str, arguments: &[&str]) -> Running {
+    impl Children {
+        fn start(count: usize, program: &str, arguments: &[&str]) -> Children {
             let start = |_| {
                 let mut command = Command::new(program);
                 command.args(arguments).stdout(Stdio::null());
                 command.spawn().expect("a program")
             };
-            Running((0..count).map(start).collect())
+            Children((0..count).map(start).collect())
         }
 
         fn pids(&self) -> Vec<i32> {
@@ -411,7 +411,7 @@ mod tests {
         }
     }
 
-    impl Drop for Running {
+    impl Drop for Children {
         fn drop(&mut self) {
             for child in &mut self.0 {
                 let _ = child.kill();
@@ -441,8 +441,8 @@ mod tests {
 
     #[test]
     fn busy_processes_are_runnable_and_sleeping_ones_are_not() {
-        let busy = Running::start(3, "sh", &["-c", "while :; do :; done"]);
-        let idle = Running::start(5, "sleep", &["60"]);
+        let busy = Children::start(3, "sh", &["-c", "while :; do :; done"]);
+        let idle = Children::start(5, "sleep", &["60"]);
         let pids: Vec<i32> = [busy.pids(), idle.pids()].concat();
         // A process that has just been started still reads its program, or is still ours.
         while idle.pids().iter().any(|pid| {
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn ended_tasks_are_removed_from_the_sampler() {
-        let idle = Running::start(2, "sleep", &["60"]);
+        let idle = Children::start(2, "sleep", &["60"]);
         let mut tasks = Tasks::default();
         tasks.refresh(&idle.pids());
         assert_eq!(tasks.scan().0, 2);

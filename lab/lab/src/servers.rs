@@ -31,7 +31,7 @@ pub(crate) mod tree;
 
 pub use available::{Installed, Reason, available};
 pub use error::ServerError;
-pub use kind::{Family, Kind, Row, TABLE, UnknownKind};
+pub use kind::{Family, Kind, KindRow, TABLE, UnknownKind};
 pub use server::{Ended, Response, Server};
 pub use spec::{ServerSpec, Sizes};
 pub use tree::{Process, Usage, descendants};

@@ -23,10 +23,10 @@ const FORMAT: u32 = 1;
 
 /// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct State {
-    /// [`FORMAT`].
+pub(crate) struct LabState {
+    /// Version of the format, [`FORMAT`].
     pub format: u32,
-    /// What was asked for.
+    /// The specification of the lab.
     pub spec: LabSpec,
     /// The process that made it.
     pub maker: u32,
@@ -127,7 +127,7 @@ impl LabDirectory {
     }
 
     /// Writes the state; a reader, or a crash, finds the old one or the new one.
-    pub fn write(&self, state: &State) -> Result<(), LabError> {
+    pub fn write(&self, state: &LabState) -> Result<(), LabError> {
         let file = self.path.join("state.json");
         let new = self.path.join("state.json.new");
         let text = serde_json::to_string_pretty(state).map_err(std::io::Error::other);
@@ -141,7 +141,7 @@ impl LabDirectory {
     /// # Errors
     /// `Unknown` without a directory, `Unfinished` when the file is missing or was not written by
     /// this version.
-    pub fn read(&self) -> Result<State, LabError> {
+    pub fn read(&self) -> Result<LabState, LabError> {
         if !self.path.is_dir() {
             return Err(LabError::Unknown {
                 name: self.name.clone(),
@@ -151,15 +151,15 @@ impl LabDirectory {
         let text = fs::read_to_string(self.path.join("state.json")).unwrap_or_default();
         serde_json::from_str(&text)
             .ok()
-            .filter(|state: &State| state.format == FORMAT)
+            .filter(|state: &LabState| state.format == FORMAT)
             .ok_or_else(|| LabError::Unfinished(self.name.clone()))
     }
 }
 
-impl State {
+impl LabState {
     /// Of a lab of which nothing is made yet.
-    pub fn new(spec: &LabSpec) -> State {
-        State {
+    pub fn new(spec: &LabSpec) -> LabState {
+        LabState {
             format: FORMAT,
             spec: spec.clone(),
             maker: std::process::id(),

@@ -11,7 +11,7 @@ use crate::error::LabError;
 use crate::lab::{LabSpec, groups_of};
 use crate::memory::MemoryStatus;
 use crate::network::LinkStatus;
-use crate::state::State;
+use crate::state::LabState;
 use crate::{cpu, memory, network, processes};
 
 /// A lab's status. Parts that it does not have are `None`.
@@ -28,7 +28,7 @@ pub struct Status {
     /// The link's.
     pub link: Option<LinkStatus>,
     /// The processes on the server's side.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessStatus>,
 }
 
 /// A disk's part of the status: its totals, and the figures that follow from them.
@@ -52,7 +52,7 @@ pub struct DiskStatus {
 
 /// A process of the server's side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Process {
+pub struct ProcessStatus {
     /// The process ID.
     pub pid: u32,
     /// The command line.
@@ -63,7 +63,7 @@ pub struct Process {
 ///
 /// # Errors
 /// The disk's process does not answer, or tc(8) fails: part of the lab is gone.
-pub(crate) fn of(name: &str, state: &State, disk: Option<&Disk>) -> Result<Status, LabError> {
+pub(crate) fn of(name: &str, state: &LabState, disk: Option<&Disk>) -> Result<Status, LabError> {
     let groups = groups_of(name);
     let names = network::names(name);
     let link = match (&state.spec.link, state.addresses) {
@@ -71,10 +71,14 @@ pub(crate) fn of(name: &str, state: &State, disk: Option<&Disk>) -> Result<Statu
         _ => None,
     };
     let mut inside = network::processes(&names);
-    inside.extend(groups.iter().flat_map(crate::groups::Group::processes));
+    inside.extend(
+        groups
+            .iter()
+            .flat_map(crate::groups::ControlGroup::processes),
+    );
     inside.sort_unstable();
     inside.dedup();
-    let process = |pid| Process {
+    let process = |pid| ProcessStatus {
         pid,
         command: processes::command_line(pid),
     };

@@ -65,10 +65,10 @@ pub(crate) fn everything(directory: &LabDirectory) -> Vec<String> {
 /// does not prove to which lab a program belongs.
 fn wait_for_tools(directory: &LabDirectory, names: &network::Names) {
     let prefix = format!("{}/", directory.path.display());
-    let words = [&prefix, &names.client_device, &names.space];
-    let words = words.map(String::as_str);
+    let substrings = [&prefix, &names.client_device, &names.space];
+    let substrings = substrings.map(String::as_str);
     processes::wait_until(Duration::from_secs(5), || {
-        processes::tools_on(&words).is_empty()
+        processes::tools_on(&substrings).is_empty()
     });
 }
 
@@ -78,16 +78,16 @@ fn end_processes(directory: &LabDirectory, names: &network::Names) -> Result<(),
         all.extend(
             groups_of(&directory.name)
                 .iter()
-                .flat_map(groups::Group::processes),
+                .flat_map(groups::ControlGroup::processes),
         );
         all
     };
     match processes::end(inside) {
         left if left.is_empty() => Ok(()),
         left => {
-            let words = processes::with_command_lines(&left);
+            let remaining = processes::with_command_lines(&left);
             Err(LabError::Value(format!(
-                "processes that do not end: {words}"
+                "processes that do not end: {remaining}"
             )))
         }
     }

@@ -24,12 +24,12 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 
 /// Runs a program to its end and returns what it printed.
 pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<String, LabError> {
-    let words: Vec<_> = arguments
+    let shown: Vec<_> = arguments
         .iter()
         .map(|argument| argument.as_ref().to_string_lossy())
         .collect();
     let failed = |why: String| LabError::Tool {
-        command: format!("{program} {}", words.join(" ")),
+        command: format!("{program} {}", shown.join(" ")),
         why,
     };
     let file = find(program).ok_or_else(|| failed("not installed".into()))?;
@@ -42,8 +42,8 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<Str
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty());
     Err(failed(last.map_or_else(
         || output.status.to_string(),
         |line| line.trim().to_owned(),

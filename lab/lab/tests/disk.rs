@@ -301,9 +301,9 @@ fn pages_are_read_again_after_caches_are_dropped_on_xfs() {
     };
     let path = fixture.cold_file();
     let disk = fixture.disk();
-    let place = rustix::fs::statfs(disk.mount_point()).expect("mounted");
+    let status = rustix::fs::statfs(disk.mount_point()).expect("mounted");
     // XFS_SUPER_MAGIC, statfs(2).
-    assert_eq!(place.f_type as u32, 0x5846_5342);
+    assert_eq!(status.f_type as u32, 0x5846_5342);
     // Of one seed, and so with one name, which xfs would refuse by itself.
     let twin = Fixture::start(test, &xfs()).expect("the first one worked");
     let reads = || {
@@ -381,11 +381,11 @@ fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
         .spawn()
         .expect("util-linux");
     let mut there = [0; 6];
-    let said = copy.stdout.as_mut().expect("a pipe").read_exact(&mut there);
+    let entered = copy.stdout.as_mut().expect("a pipe").read_exact(&mut there);
     let cooled = fixture.disk().drop_caches();
     drop(copy.stdin.take());
     copy.wait().expect("our child");
-    said.expect("a name space");
+    entered.expect("a name space");
     let error = cooled.expect_err("its caches live on");
     let holder = copy.id().to_string();
     assert!(
@@ -568,9 +568,9 @@ fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
         ..spec(Model::Nvme)
     };
     let error = Disk::start_by(&no_room, folder.path(), program()).expect_err("no backing");
-    let words = error.to_string();
-    assert!(words.contains("No such file"), "{words}");
-    assert!(words.contains("no/such/folder"), "{words}");
+    let message = error.to_string();
+    assert!(message.contains("No such file"), "{message}");
+    assert!(message.contains("no/such/folder"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
 }
 
@@ -586,8 +586,11 @@ fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
     let disk = fixture.disk.take().expect("not stopped yet");
     let error = disk.stop().expect_err("a file is open");
     let own = std::process::id().to_string();
-    let words = error.to_string();
-    assert!(words.contains("in use") && words.contains(&own), "{words}");
+    let message = error.to_string();
+    assert!(
+        message.contains("in use") && message.contains(&own),
+        "{message}"
+    );
     drop(held);
     Disk::undo(fixture.folder.path()).expect("no process holds it");
     fixture.assert_nothing_is_left();

@@ -83,8 +83,8 @@ fn alive(pids: &[i32]) -> Vec<i32> {
 }
 
 /// A program that stands for `headway`: what a test wants it to do.
-fn script(place: &Root, text: &str) -> PathBuf {
-    let file = place.folder.path().join("program");
+fn script(root: &Root, text: &str) -> PathBuf {
+    let file = root.folder.path().join("program");
     executable::write(&file, &format!("#!/bin/sh\n{text}\n"), 0o755);
     file
 }
@@ -93,17 +93,17 @@ fn serves_and_leaves_nothing(test: &str, kind: Kind) {
     if let Err(reason) = available(kind) {
         return skip(test, &reason.to_string());
     }
-    let place = Root::new();
+    let root = Root::new();
     for (workers, access_log) in [(1, false), (2, true)] {
-        let mut spec = place.spec(kind);
+        let mut spec = root.spec(kind);
         (spec.sizes.workers, spec.access_log) = (workers, access_log);
-        let server = Server::start(&spec, plainly, &place.scratch()).expect("a server");
+        let server = Server::start(&spec, plainly, &root.scratch()).expect("a server");
         let small = server.get("/small.txt").expect("an answer");
         assert_eq!(
             (small.status, small.body.as_slice()),
             (200, b"small\n".as_slice())
         );
-        assert!(server.get("/large.bin").expect("an answer").body == place.large);
+        assert!(server.get("/large.bin").expect("an answer").body == root.large);
         assert_eq!(server.get("/absent").expect("an answer").status, 404);
         let pids = server.pids();
         assert!(pids.contains(&server.pid()) && !server.workers().is_empty());
@@ -117,7 +117,7 @@ fn serves_and_leaves_nothing(test: &str, kind: Kind) {
         let ended = server.stop().expect("its end");
         assert!(ended.politely, "{ended:?}");
         assert!(alive(&pids).is_empty());
-        assert!(place.is_clean());
+        assert!(root.is_clean());
         match access_log {
             // h2o and CivetWeb write their lines when they end, or later.
             true => assert!(log.is_ok(), "no access log"),
@@ -161,10 +161,10 @@ fn apache_start_waits_for_all_processes() {
     if let Err(reason) = available(Kind::ApachePrefork) {
         return skip(test, &reason.to_string());
     }
-    let place = Root::new();
-    let mut spec = place.spec(Kind::ApachePrefork);
+    let root = Root::new();
+    let mut spec = root.spec(Kind::ApachePrefork);
     spec.sizes.clients = 40;
-    let server = Server::start(&spec, plainly, &place.scratch()).expect("a server");
+    let server = Server::start(&spec, plainly, &root.scratch()).expect("a server");
     assert_eq!(server.workers().len(), 40);
     assert!(!server.workers().contains(&server.pid()));
     server.stop().expect("its end");
@@ -173,53 +173,53 @@ fn apache_start_waits_for_all_processes() {
 #[test]
 fn error_names_the_process_when_the_port_is_in_use() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let place = Root::new();
-    let mut spec = place.spec(Kind::Headway);
+    let root = Root::new();
+    let mut spec = root.spec(Kind::Headway);
     spec.address = listener.local_addr().expect("its address");
-    spec.program = Some(script(&place, "exec sleep 60"));
-    let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a taken port");
-    let words = error.to_string();
-    assert!(matches!(error, ServerError::Taken { .. }), "{words}");
+    spec.program = Some(script(&root, "exec sleep 60"));
+    let error = Server::start(&spec, plainly, &root.scratch()).expect_err("a taken port");
+    let message = error.to_string();
+    assert!(matches!(error, ServerError::Taken { .. }), "{message}");
     assert!(
-        words.contains(&format!("process {}", std::process::id())),
-        "{words}"
+        message.contains(&format!("process {}", std::process::id())),
+        "{message}"
     );
-    assert!(place.is_clean());
+    assert!(root.is_clean());
 }
 
 #[test]
 fn error_has_the_server_output_when_it_exits_at_start() {
-    let place = Root::new();
-    let mut spec = place.spec(Kind::Headway);
+    let root = Root::new();
+    let mut spec = root.spec(Kind::Headway);
     // Its child would stay if only the first process were ended.
     spec.program = Some(script(
-        &place,
+        &root,
         "sleep 60 & echo $! >&2; echo no such luck >&2; exit 3",
     ));
-    let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a dead server");
-    let ServerError::Died { status, said, .. } = error else {
+    let error = Server::start(&spec, plainly, &root.scratch()).expect_err("a dead server");
+    let ServerError::Died { status, log, .. } = error else {
         panic!("{error}");
     };
     assert!(
-        status.contains('3') && said.contains("no such luck"),
-        "{status}: {said}"
+        status.contains('3') && log.contains("no such luck"),
+        "{status}: {log}"
     );
-    let child = said
+    let child = log
         .lines()
         .next()
         .expect("a number")
         .parse()
         .expect("a number");
     assert!(alive(&[child]).is_empty());
-    assert!(place.is_clean());
+    assert!(root.is_clean());
 }
 
 #[test]
 fn error_hints_at_memory_when_a_server_was_killed() {
-    let place = Root::new();
-    let mut spec = place.spec(Kind::Headway);
-    spec.program = Some(script(&place, "kill -KILL $$"));
-    let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a dead server");
+    let root = Root::new();
+    let mut spec = root.spec(Kind::Headway);
+    spec.program = Some(script(&root, "kill -KILL $$"));
+    let error = Server::start(&spec, plainly, &root.scratch()).expect_err("a dead server");
     assert!(error.to_string().contains("memory limit"), "{error}");
 }
 
@@ -230,10 +230,10 @@ fn configuration_error_is_shown_when_a_peer_rejects_its_root() {
     if let Err(reason) = available(Kind::ApacheEvent) {
         return skip(test, &reason.to_string());
     }
-    let place = Root::new();
-    let mut spec = place.spec(Kind::ApacheEvent);
+    let root = Root::new();
+    let mut spec = root.spec(Kind::ApacheEvent);
     spec.root = "/headway-no-such-root".into();
-    let error = Server::start(&spec, plainly, &place.scratch()).expect_err("no root");
+    let error = Server::start(&spec, plainly, &root.scratch()).expect_err("no root");
     assert!(matches!(error, ServerError::Died { .. }), "{error}");
     assert!(error.to_string().contains("DocumentRoot"), "{error}");
 }
@@ -248,32 +248,32 @@ fn error_names_the_user_who_cannot_read_the_root() {
     if !rustix::process::geteuid().is_root() {
         return skip(test, "not root, so no server changes its user");
     }
-    let place = Root::new();
-    fs::set_permissions(place.root(), fs::Permissions::from_mode(0o700)).expect("closed");
-    let error = Server::start(&place.spec(Kind::Nginx), plainly, &place.scratch())
+    let root = Root::new();
+    fs::set_permissions(root.root(), fs::Permissions::from_mode(0o700)).expect("closed");
+    let error = Server::start(&root.spec(Kind::Nginx), plainly, &root.scratch())
         .expect_err("an unreadable root");
     assert!(
         matches!(error, ServerError::Refused { answer: 403, .. }),
         "{error}"
     );
-    assert!(place.is_clean());
+    assert!(root.is_clean());
 }
 
 #[test]
 fn server_is_killed_when_it_ignores_sigterm() {
-    let place = Root::new();
-    let mut spec = place.spec(Kind::Headway);
+    let root = Root::new();
+    let mut spec = root.spec(Kind::Headway);
     // Dies of nothing polite, and neither does its child; ends at last because its start fails.
-    let note = place.folder.path().join("child");
+    let note = root.folder.path().join("child");
     let text = format!(
         "trap '' TERM; sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo $! >{0}.new; mv {0}.new {0}\n\
          while [ ! -e {0}.seen ]; do sleep 0.05; done; exit 0",
         note.display()
     );
-    spec.program = Some(script(&place, &text));
+    spec.program = Some(script(&root, &text));
     let seen = note.with_extension("seen");
     let starting = std::thread::spawn({
-        let scratch = place.scratch();
+        let scratch = root.scratch();
         move || Server::start(&spec, plainly, &scratch).map(|_| ())
     });
     while !note.exists() {
@@ -320,12 +320,12 @@ fn server_in_another_network_namespace_is_reached() {
             "not root, or no unshare and ip: makes a network namespace",
         );
     }
-    let place = Root::new();
+    let root = Root::new();
     // Taken in our network; in its own it is free.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let mut spec = place.spec(Kind::Nginx);
+    let mut spec = root.spec(Kind::Nginx);
     spec.address = listener.local_addr().expect("its address");
-    let server = Server::start(&spec, inside, &place.scratch()).expect("a server");
+    let server = Server::start(&spec, inside, &root.scratch()).expect("a server");
     assert_eq!(
         server.get("/small.txt").expect("an answer").body,
         b"small\n"
@@ -335,9 +335,9 @@ fn server_in_another_network_namespace_is_reached() {
 
 #[test]
 fn address_is_an_error_when_not_every_server_supports_it() {
-    let place = Root::new();
+    let root = Root::new();
     for address in ["[::1]:8080", "127.0.0.1:0"] {
-        let mut spec = place.spec(Kind::Headway);
+        let mut spec = root.spec(Kind::Headway);
         spec.address = address.parse().expect("an address");
         let error = Server::start(&spec, plainly, Path::new("/")).expect_err("no such address");
         assert!(matches!(error, ServerError::Address { .. }), "{error}");

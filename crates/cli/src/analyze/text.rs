@@ -128,15 +128,15 @@ fn requests(analysis: &Analysis, style: Style) -> String {
         "answered",
         format!("{}/s, {throughput}/s", number(analysis.achieved_rps)),
     ));
-    let words: Vec<String> = analysis
+    let errors: Vec<String> = analysis
         .errors
         .iter()
         .map(|error| format!("{} {}", error.outcome, count(error.requests)))
         .collect();
-    let listed = if words.is_empty() {
+    let listed = if errors.is_empty() {
         String::new()
     } else {
-        format!(": {}", words.join(", "))
+        format!(": {}", errors.join(", "))
     };
     text.push_str(&line(
         "errors",
@@ -398,7 +398,7 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
         } else {
             "–".into()
         };
-        let words = match found.evidence {
+        let evidence = match found.evidence {
             Evidence::None => "no evidence of a difference",
             Evidence::Lower => "B is lower",
             Evidence::Higher => "B is higher",
@@ -411,7 +411,7 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
             signed_time(found.difference_us),
             ratio,
             interval,
-            words.into(),
+            evidence.into(),
         ]
     };
     let rows: Vec<_> = differences.iter().map(row).collect();

@@ -72,20 +72,20 @@ const TEXT: &str = "text/plain; charset=utf-8";
 fn respond(
     head: &str,
     local: bool,
-    ask: &dyn Fn() -> Option<ServiceStatistics>,
+    statistics: &dyn Fn() -> Option<ServiceStatistics>,
 ) -> (&'static str, &'static str, String) {
-    let mut words = head.lines().next().unwrap_or_default().split(' ');
-    let (method, path) = (words.next(), words.next());
+    let mut parts = head.lines().next().unwrap_or_default().split(' ');
+    let (method, path) = (parts.next(), parts.next());
     if method != Some("GET") {
         return ("405 Method Not Allowed", TEXT, "GET only\n".into());
     }
     if local && host(head).is_some_and(|host| !is_local(host)) {
-        let told = "use the IP address or localhost\n".into();
-        return ("403 Forbidden", TEXT, told);
+        let message = "use the IP address or localhost\n".into();
+        return ("403 Forbidden", TEXT, message);
     }
-    let Some(statistics) = ask() else {
-        let told = "the service is stopping\n".into();
-        return ("503 Service Unavailable", TEXT, told);
+    let Some(statistics) = statistics() else {
+        let message = "the service is stopping\n".into();
+        return ("503 Service Unavailable", TEXT, message);
     };
     let text = statistics.prometheus();
     match path {
@@ -99,8 +99,8 @@ fn respond(
 fn page_text(text: &str) -> String {
     let (mut out, mut help) = (String::new(), "");
     for line in text.lines() {
-        if let Some(told) = line.strip_prefix("# HELP ") {
-            help = told.split_once(' ').map_or("", |(_, help)| help);
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ').map_or("", |(_, help)| help);
         } else if !line.starts_with('#')
             && let Some((name, value)) = line.split_once(' ')
         {

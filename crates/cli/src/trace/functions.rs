@@ -36,7 +36,7 @@ impl Functions {
         };
         // Without the guard the tracer might stay; its absence is a fault of ours and shows as any
         // other.
-        let started = FunctionTimes::instance().map(|place| Guard::start(&place).ok());
+        let started = FunctionTimes::instance().map(|instance| Guard::start(&instance).ok());
         match started.and_then(|guard| Ok((guard, FunctionTimes::start(most as usize)?))) {
             Ok((guard, times)) => Functions {
                 times: Some(times),
@@ -122,11 +122,11 @@ struct Guard(Child);
 
 impl Guard {
     /// In a process group of its own, so that Ctrl-C is not meant for it.
-    fn start(place: &Path) -> anyhow::Result<Guard> {
+    fn start(instance: &Path) -> anyhow::Result<Guard> {
         let program = std::env::current_exe().context("the path of this program")?;
         let child = Command::new(program)
             .arg("trace-guard")
-            .arg(place)
+            .arg(instance)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -146,10 +146,10 @@ impl Drop for Guard {
 }
 
 /// The guard: waits for its parent to end, and removes the trace instance that it left.
-pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
+pub fn guard(instance: &Path) -> Result<ExitCode, Failure> {
     // What ends its starter is often sent to all processes there are.
     signals::caught(signals::STOP_OR_HANGUP)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    headway_debox::remove_instance(place).with_context(|| place.display().to_string())?;
+    headway_debox::remove_instance(instance).with_context(|| instance.display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,28 +12,28 @@ const COMM_BYTES_MAX: usize = 15;
 /// The process ids that the words mean, each once. A word is a process id, the name of a program,
 /// or several of them separated by spaces or commas, as `pidof` prints them. Says which processes
 /// were found for a name.
-pub fn pids(words: &[String]) -> Result<Vec<u32>, Failure> {
-    pids_in(Path::new("/proc"), words, std::process::id())
+pub fn pids(targets: &[String]) -> Result<Vec<u32>, Failure> {
+    pids_in(Path::new("/proc"), targets, std::process::id())
 }
 
-fn pids_in(proc: &Path, words: &[String], own: u32) -> Result<Vec<u32>, Failure> {
+fn pids_in(proc: &Path, targets: &[String], own: u32) -> Result<Vec<u32>, Failure> {
     let mut pids = Vec::new();
     let separated = |letter: char| letter.is_whitespace() || letter == ',';
-    let words = words.iter().flat_map(|word| word.split(separated));
-    for word in words.filter(|word| !word.is_empty()) {
-        if word.bytes().all(|byte| byte.is_ascii_digit()) {
-            let pid = word.parse();
-            pids.push(pid.map_err(|_| Failure::Usage(format!("no such process: {word}")))?);
+    let targets = targets.iter().flat_map(|target| target.split(separated));
+    for target in targets.filter(|target| !target.is_empty()) {
+        if target.bytes().all(|byte| byte.is_ascii_digit()) {
+            let pid = target.parse();
+            pids.push(pid.map_err(|_| Failure::Usage(format!("no such process: {target}")))?);
             continue;
         }
-        let found = processes_named(proc, word, own);
+        let found = processes_named(proc, target, own);
         if found.is_empty() {
-            return Err(Failure::Usage(format!("no process is named {word}")));
+            return Err(Failure::Usage(format!("no process is named {target}")));
         }
         let numbers: Vec<String> = found.iter().map(u32::to_string).collect();
         let plural = if found.len() == 1 { "" } else { "es" };
         print_line(&format!(
-            "trace: found {} process{plural} named {word}: {}",
+            "trace: found {} process{plural} named {target}: {}",
             found.len(),
             numbers.join(", ")
         ));
@@ -90,8 +90,11 @@ mod tests {
         std::os::unix::fs::symlink(executable, folder.join("exe")).expect("a link");
     }
 
-    fn command_line(words: &[&str]) -> Vec<String> {
-        words.iter().map(|&word| word.to_owned()).collect()
+    fn command_line(arguments: &[&str]) -> Vec<String> {
+        arguments
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! counted (strace), since time on a shared machine is no measure; `bench/serve` measures time. And
 //! the memory that such a request leaves.
 
-use super::faults::{ServedFiles, built};
+use super::faults::{NumberedFiles, built};
 use super::support::{Apache, make_cold, skip, wait_until};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -96,8 +96,8 @@ fn start(record: &Path, configuration: &str) -> Apache {
         "signal=none",
         "-o",
     ];
-    let words = [&strace[..], &[record.to_str().unwrap()]].concat();
-    Apache::start_under(&words, "prefork", configuration)
+    let command = [&strace[..], &[record.to_str().unwrap()]].concat();
+    Apache::start_under(&command, "prefork", configuration)
 }
 
 /// Needs: strace, and the right to trace one's own children
@@ -111,19 +111,19 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
     if !traced.is_ok_and(|output| output.status.success()) {
         return skip(name, "no strace, or it may not trace");
     }
-    let place = ServedFiles::new();
+    let served = NumberedFiles::new();
     for bytes in [500, 5000, 50_000, 200_000] {
-        fs::write(place.root().join(bytes.to_string()), "x".repeat(bytes)).unwrap();
+        fs::write(served.root().join(bytes.to_string()), "x".repeat(bytes)).unwrap();
     }
-    let backend = place.backend();
+    let backend = served.backend();
     // As bench/peers/apache.conf has it, and as Apache comes.
     for way in ["EnableSendfile On\nEnableMMAP Off\n", ""] {
-        let record = |name: &str| place.folder.path().join(format!("{name}-{}", way.len()));
+        let record = |name: &str| served.folder.path().join(format!("{name}-{}", way.len()));
         let (plain, ours) = (record("plain"), record("ours"));
         let off = format!("{ALONE}{way}HeadwayEnable Off\n");
-        let stock = start(&plain, &place.configuration(&module, &off));
+        let stock = start(&plain, &served.configuration(&module, &off));
         let on = format!("{ALONE}{way}HeadwayEnable On\n");
-        let with = start(&ours, &place.configuration(&module, &on));
+        let with = start(&ours, &served.configuration(&module, &on));
         for bytes in [500, 5000, 50_000, 200_000] {
             let target = format!("/{bytes}");
             let without = counted(&stock, &plain, &target);
@@ -146,11 +146,11 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
     }
     assert_eq!(backend.counter("requests_total"), 0);
     // Without the check it would have asked.
-    let configuration = place.configuration(&module, "HeadwayEnable On");
+    let configuration = served.configuration(&module, "HeadwayEnable On");
     let apache = Apache::start("prefork", &configuration);
     let mut stream = BufReader::new(TcpStream::connect(&apache.address).unwrap());
     wait_until("the service gets no request", || {
-        make_cold(&place.root().join("500"));
+        make_cold(&served.root().join("500"));
         assert_eq!(get(&mut stream, "/500"), 500);
         backend.counter("requests_total") > 0
     });
@@ -160,12 +160,12 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
 fn small_file_buffer_is_reclaimable_after_the_request() {
     let name = "small_file_buffer_is_reclaimable_after_the_request";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
+    let served = NumberedFiles::new();
     let bytes = 60_000;
-    fs::write(place.root().join("large"), "x".repeat(bytes)).unwrap();
-    let _backend = place.backend();
+    fs::write(served.root().join("large"), "x".repeat(bytes)).unwrap();
+    let _backend = served.backend();
     let on = format!("{ALONE}HeadwayEnable On\n");
-    let apache = Apache::start("prefork", &place.configuration(&module, &on));
+    let apache = Apache::start("prefork", &served.configuration(&module, &on));
     let mut stream = BufReader::new(TcpStream::connect(&apache.address).unwrap());
     assert_eq!(get(&mut stream, "/large"), bytes);
     let pid = apache.pid().as_raw_nonzero();

@@ -1,6 +1,6 @@
 //! Apache with the module when files change between their opening and their last byte.
 
-use super::faults::{ServedFiles, built};
+use super::faults::{NumberedFiles, built};
 use super::support::{Apache, Over, TIMEOUT, exchange, get, make_cold, wait_until};
 use std::fs;
 use std::io::{Read, Write};
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 fn response_is_cut_off_and_apache_continues_when_a_file_shrinks() {
     let name = "response_is_cut_off_and_apache_continues_when_a_file_shrinks";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
-    let _backend = place.backend();
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
     // Apache's mappings would end its process there, with and without the module (mod_core,
     // EnableMMAP).
     let more = "HeadwayEnable On\nEnableMMAP Off\nEnableSendfile On";
     for mpm in ["prefork", "event"] {
-        fs::write(place.file(0), "x".repeat(64 << 20)).unwrap();
-        make_cold(&place.file(0));
-        let apache = Apache::start(mpm, &place.configuration(&module, more));
+        fs::write(served.file(0), "x".repeat(64 << 20)).unwrap();
+        make_cold(&served.file(0));
+        let apache = Apache::start(mpm, &served.configuration(&module, more));
         let mut stream = TcpStream::connect(&apache.address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /f0 HTTP/1.0\r\n\r\n").unwrap();
@@ -27,7 +27,7 @@ fn response_is_cut_off_and_apache_continues_when_a_file_shrinks() {
         stream.read_exact(&mut begin).unwrap();
         fs::File::options()
             .write(true)
-            .open(place.file(0))
+            .open(served.file(0))
             .and_then(|file| file.set_len(5))
             .unwrap();
         let mut rest = Vec::new();
@@ -57,9 +57,9 @@ fn version(number: usize) -> String {
 fn response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
     let name = "response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
-    let _backend = place.backend();
-    let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
+    let apache = Apache::start("event", &served.configuration(&module, "HeadwayEnable On"));
     let over = AtomicBool::new(false);
     let (found, missed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let fetch = || {
@@ -80,18 +80,18 @@ fn response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
             found.fetch_add(1, Ordering::Relaxed);
         }
     };
-    fs::write(place.file(0), version(0)).unwrap();
+    fs::write(served.file(0), version(0)).unwrap();
     std::thread::scope(|scope| {
         let _end = Over(&over);
         let fetching = [(); 3].map(|()| scope.spawn(fetch));
-        let new = place.root().join("new");
+        let new = served.root().join("new");
         for number in 1..200 {
             fs::write(&new, version(number)).unwrap();
             make_cold(&new);
             if number.is_multiple_of(3) {
-                fs::remove_file(place.file(0)).unwrap();
+                fs::remove_file(served.file(0)).unwrap();
             }
-            fs::rename(&new, place.file(0)).unwrap();
+            fs::rename(&new, served.file(0)).unwrap();
         }
         wait_until("no request is served", || {
             fetching.iter().any(|thread| thread.is_finished()) || found.load(Ordering::Relaxed) > 50

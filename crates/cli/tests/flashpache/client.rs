@@ -28,8 +28,8 @@ fn program() -> &'static Path {
             .arg(libraries.join("libheadway_open.a"))
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
-        assert!(compiled.status.success(), "{said}");
+        let stderr = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        assert!(compiled.status.success(), "{stderr}");
         out
     })
 }
@@ -44,15 +44,15 @@ impl ServedFiles {
     pub fn new(count: usize) -> ServedFiles {
         let folder = folder();
         fs::create_dir(folder.path().join("root")).unwrap();
-        let mut place = ServedFiles {
+        let mut served = ServedFiles {
             folder,
             files: Vec::new(),
         };
         for number in 0..count {
-            let file = place.put(format!("file-{number}"));
-            place.files.push(file);
+            let file = served.put(format!("file-{number}"));
+            served.files.push(file);
         }
-        place
+        served
     }
 
     pub fn root(&self) -> PathBuf {
@@ -73,31 +73,31 @@ impl ServedFiles {
         Backend::start(&self.root(), &self.socket())
     }
 
-    fn command(&self, words: &[&str], paths: &[PathBuf]) -> Command {
+    fn command(&self, arguments: &[&str], paths: &[PathBuf]) -> Command {
         let mut command = Command::new(program());
-        command.arg(self.socket()).args(words).args(paths);
+        command.arg(self.socket()).args(arguments).args(paths);
         command
     }
 
-    pub fn run(&self, words: &[&str], paths: &[PathBuf]) -> Said {
-        Said::of(self.command(words, paths).output().unwrap())
+    pub fn run(&self, arguments: &[&str], paths: &[PathBuf]) -> ClientOutput {
+        ClientOutput::of(self.command(arguments, paths).output().unwrap())
     }
 }
 
 /// What the program printed.
-pub struct Said {
+pub struct ClientOutput {
     pub lines: Vec<String>,
     pub counted: String,
 }
 
-impl Said {
-    pub fn of(output: Output) -> Said {
+impl ClientOutput {
+    pub fn of(output: Output) -> ClientOutput {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {text}{error}", output.status);
         let mut lines: Vec<String> = text.lines().map(Into::into).collect();
         let counted = lines.pop().unwrap_or_default();
-        Said { lines, counted }
+        ClientOutput { lines, counted }
     }
 
     pub fn counted(&self) -> &str {
@@ -105,8 +105,8 @@ impl Said {
     }
 
     pub fn count(&self, name: &str) -> u64 {
-        let mut words = self.counted.split(' ').skip_while(|word| *word != name);
-        words
+        let mut parts = self.counted.split(' ').skip_while(|part| *part != name);
+        parts
             .nth(1)
             .unwrap_or_else(|| panic!("{name}: {}", self.counted))
             .parse()
@@ -121,33 +121,36 @@ impl Said {
 
 #[test]
 fn service_is_queried_only_when_pages_or_names_are_not_in_memory() {
-    let place = ServedFiles::new(3);
-    let backend = place.backend();
-    make_cold(&place.files[1]);
-    let below = place.files[0].join("below");
-    let paths = [&place.files[..], &[below]].concat();
-    let said = place.run(&["5000", "open"], &paths);
+    let served = ServedFiles::new(3);
+    let backend = served.backend();
+    make_cold(&served.files[1]);
+    let below = served.files[0].join("below");
+    let paths = [&served.files[..], &[below]].concat();
+    let output = served.run(&["5000", "open"], &paths);
     assert!(
-        said.lines[..3]
+        output.lines[..3]
             .iter()
             .all(|line| line.starts_with("right "))
     );
-    assert_eq!(said.lines[3], "ENOTDIR");
+    assert_eq!(output.lines[3], "ENOTDIR");
     assert_eq!(
         (
-            said.count("opened"),
-            said.count("pages"),
-            said.count("names")
+            output.count("opened"),
+            output.count("pages"),
+            output.count("names")
         ),
         (4, 1, 1)
     );
-    assert_eq!((said.count("answered"), said.count("fallbacks")), (2, 0));
+    assert_eq!(
+        (output.count("answered"), output.count("fallbacks")),
+        (2, 0)
+    );
     assert_eq!(backend.counter("requests_total"), 2);
 }
 
 /// A file of this many bytes, which repeat its name.
-fn put_long(place: &ServedFiles, name: &str, bytes: usize) -> PathBuf {
-    let path = place.root().join(name);
+fn put_long(served: &ServedFiles, name: &str, bytes: usize) -> PathBuf {
+    let path = served.root().join(name);
     let text = name.repeat(bytes / name.len() + 1);
     fs::write(&path, &text.as_bytes()[..bytes]).unwrap();
     path
@@ -155,32 +158,32 @@ fn put_long(place: &ServedFiles, name: &str, bytes: usize) -> PathBuf {
 
 /// What a client reports that found something missing, by one of its counters. Probing a file makes
 /// the kernel begin to read it, and a quick disk may finish before the probe ends. Then it is tried
-/// again, with the file cooled by `said` each time.
-fn when_cold(seen: &str, said: impl Fn() -> Said) -> Said {
-    let tries = std::iter::repeat_with(said).take(20);
-    let mut cold = tries.filter(|said| said.count(seen) > 0);
+/// again, with the file cooled by `run` each time.
+fn when_cold(seen: &str, run: impl Fn() -> ClientOutput) -> ClientOutput {
+    let tries = std::iter::repeat_with(run).take(20);
+    let mut cold = tries.filter(|output| output.count(seen) > 0);
     cold.next().expect("something that is not in memory")
 }
 
 #[test]
 fn contents_are_whole_when_a_small_file_is_loaded() {
-    let place = ServedFiles::new(2);
-    let backend = place.backend();
-    let fits = put_long(&place, "fits", 8192);
-    let too_long = put_long(&place, "too-long", 8193);
-    let below = place.files[0].join("below");
-    let paths = [&place.files[..], &[fits, too_long, place.root(), below]].concat();
-    let opened = place.run(&["5000", "open"], &paths);
+    let served = ServedFiles::new(2);
+    let backend = served.backend();
+    let fits = put_long(&served, "fits", 8192);
+    let too_long = put_long(&served, "too-long", 8193);
+    let below = served.files[0].join("below");
+    let paths = [&served.files[..], &[fits, too_long, served.root(), below]].concat();
+    let opened = served.run(&["5000", "open"], &paths);
     let look = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
     let load = || {
         let before = backend.counter("requests_total");
-        let said = place.run(&["5000", "load"], &paths);
-        let asked = backend.counter("requests_total") - before;
-        assert_eq!(asked, said.count("pages") + 1, "{}", said.counted);
-        said
+        let output = served.run(&["5000", "load"], &paths);
+        let requests = backend.counter("requests_total") - before;
+        assert_eq!(requests, output.count("pages") + 1, "{}", output.counted);
+        output
     };
     for state in ["warm", "cold"] {
-        let said = match state {
+        let output = match state {
             "warm" => load(),
             _ => when_cold("pages", || {
                 paths[..4].iter().for_each(|file| make_cold(file));
@@ -188,43 +191,44 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
             }),
         };
         for (at, end) in [(0, " 120"), (1, " 120"), (2, " 8192")] {
-            let line = &said.lines[at];
+            let line = &output.lines[at];
             assert!(
                 line.starts_with("whole ") && line.ends_with(end),
                 "{state}: {line}"
             );
         }
         assert!(
-            said.lines[3].starts_with("right "),
+            output.lines[3].starts_with("right "),
             "{state}: {:?}",
-            said.lines
+            output.lines
         );
-        assert_eq!(said.lines[4..], ["special", "ENOTDIR"], "{state}");
-        for (opened, loaded) in opened.lines.iter().zip(&said.lines).take(4) {
+        assert_eq!(output.lines[4..], ["special", "ENOTDIR"], "{state}");
+        for (opened, loaded) in opened.lines.iter().zip(&output.lines).take(4) {
             assert_eq!(look(opened), look(loaded), "{state}");
         }
         let expected = if state == "cold" { 1..=4 } else { 0..=0 };
         assert!(
-            expected.contains(&said.count("pages")),
+            expected.contains(&output.count("pages")),
             "{state}: {}",
-            said.counted
+            output.counted
         );
     }
 }
 
 #[test]
 fn contents_are_whole_when_no_service_reads_them_into_memory() {
-    let place = ServedFiles::new(3);
-    let cool = || place.files.iter().for_each(|file| make_cold(file));
-    let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
+    let served = ServedFiles::new(3);
+    let cool = || served.files.iter().for_each(|file| make_cold(file));
+    let are_whole =
+        |output: &ClientOutput| output.lines.iter().all(|line| line.starts_with("whole "));
     let load = |timeout: &str| {
         cool();
-        let said = place.run(&[timeout, "load"], &place.files);
-        assert!(are_whole(&said), "{:?}", said.lines);
-        said
+        let output = served.run(&[timeout, "load"], &served.files);
+        assert!(are_whole(&output), "{:?}", output.lines);
+        output
     };
     when_cold("unreachable", || load("5000"));
-    let backend = place.backend();
+    let backend = served.backend();
     backend.signal(Signal::STOP);
     let still = when_cold("timeouts", || load("100"));
     assert_eq!(still.count("timeouts"), 1, "{}", still.counted);
@@ -233,29 +237,29 @@ fn contents_are_whole_when_no_service_reads_them_into_memory() {
 
 #[test]
 fn results_equal_those_of_open_for_unusual_names() {
-    let place = ServedFiles::new(0);
-    let _backend = place.backend();
+    let served = ServedFiles::new(0);
+    let _backend = served.backend();
     let strange: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
     let mut paths: Vec<PathBuf> = strange
         .chunks(100)
-        .map(|name| place.put(OsStr::from_bytes(name)))
+        .map(|name| served.put(OsStr::from_bytes(name)))
         .collect();
-    let long = place.root().join("n".repeat(256));
-    let longest = place.root().join("n/".repeat(2100));
-    paths.extend([long, longest, place.root().join("none"), place.root()]);
-    let said = place.run(&["5000", "open"], &paths);
+    let long = served.root().join("n".repeat(256));
+    let longest = served.root().join("n/".repeat(2100));
+    paths.extend([long, longest, served.root().join("none"), served.root()]);
+    let output = served.run(&["5000", "open"], &paths);
     assert!(
-        said.lines[..3]
+        output.lines[..3]
             .iter()
             .all(|line| line.starts_with("right ")),
         "{:?}",
-        said.lines
+        output.lines
     );
     assert_eq!(
-        said.lines[3..],
+        output.lines[3..],
         ["ENAMETOOLONG", "ENAMETOOLONG", "ENOENT", "special"]
     );
-    let outside = place.run(&["5000", "open"], &["/etc/hostname/below".into()]);
+    let outside = served.run(&["5000", "open"], &["/etc/hostname/below".into()]);
     assert_eq!(
         (&*outside.lines[0], outside.count("elsewhere")),
         ("ENOTDIR", 1)
@@ -264,9 +268,9 @@ fn results_equal_those_of_open_for_unusual_names() {
 
 #[test]
 fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
-    let place = ServedFiles::new(0);
-    let _backend = place.backend();
-    let large = place.put("large");
+    let served = ServedFiles::new(0);
+    let _backend = served.backend();
+    let large = served.put("large");
     fs::File::options()
         .write(true)
         .open(&large)
@@ -274,8 +278,12 @@ fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
         .set_len((5 << 30) + 1)
         .unwrap();
     make_cold(&large);
-    let said = place.run(&["5000", "open"], &[large]);
-    assert!(said.lines[0].contains("-140000001-"), "{:?}", said.lines);
+    let output = served.run(&["5000", "open"], &[large]);
+    assert!(
+        output.lines[0].contains("-140000001-"),
+        "{:?}",
+        output.lines
+    );
 }
 
 /// Needs: root, to become another user; cachestat (Linux 6.5)
@@ -285,16 +293,16 @@ fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
     if !is_root() {
         return skip(NAME, "root, to become another user");
     }
-    let place = ServedFiles::new(0);
-    let long = put_long(&place, "long", 900_000);
+    let served = ServedFiles::new(0);
+    let long = put_long(&served, "long", 900_000);
     // The kernel counts pages only for a file's owner, so another user's client has to probe single
     // bytes.
-    let said = when_cold("pages", || {
+    let output = when_cold("pages", || {
         make_cold(&long);
-        place.run(&["5000", "as", "65534"], std::slice::from_ref(&long))
+        served.run(&["5000", "as", "65534"], std::slice::from_ref(&long))
     });
-    assert!(said.is_right(), "{:?}", said.lines);
-    assert_eq!(said.count("pages"), 1, "{}", said.counted);
+    assert!(output.is_right(), "{:?}", output.lines);
+    assert_eq!(output.count("pages"), 1, "{}", output.counted);
     let file = fs::File::open(&long).unwrap();
     match headway_os::residency::cachestat(&file, 800_000, 100_000) {
         Ok(counted) => assert_eq!(counted.cached, 0),
@@ -304,20 +312,23 @@ fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
 
 #[test]
 fn files_are_correct_when_threads_and_processes_open_them_at_once() {
-    let place = ServedFiles::new(20);
-    let backend = place.backend();
-    let said = place.run(&["5000", "threads", "80", "5"], &place.files);
+    let served = ServedFiles::new(20);
+    let backend = served.backend();
+    let output = served.run(&["5000", "threads", "80", "5"], &served.files);
     assert_eq!(
-        (said.count("opened"), said.count("fallbacks")),
+        (output.count("opened"), output.count("fallbacks")),
         (8000, 0),
         "{}",
-        said.counted
+        output.counted
     );
     // How often depends on scheduling: a file that one thread evicted may be back in memory because
     // of another.
-    assert!(said.count("answered") > 0, "{}", said.counted);
-    let said = place.run(&["5000", "fork", "8", "5"], &place.files);
-    assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
+    assert!(output.count("answered") > 0, "{}", output.counted);
+    let output = served.run(&["5000", "fork", "8", "5"], &served.files);
+    assert_eq!(
+        (output.count("opened"), output.count("fallbacks")),
+        (1700, 0)
+    );
     assert!(backend.counter("helper_jobs_joined_total") > 0);
     assert_eq!(
         backend.counter(r#"connections_closed_total{reason="malformed"}"#),
@@ -328,11 +339,11 @@ fn files_are_correct_when_threads_and_processes_open_them_at_once() {
 
 #[test]
 fn forked_children_do_not_share_a_connection_with_their_parent() {
-    let place = ServedFiles::new(10);
-    let backend = place.backend();
-    let said = place.run(&["5000", "while", "6", "60"], &place.files);
-    assert_eq!(said.count("fallbacks"), 0, "{}", said.counted);
-    assert!(said.count("answered") > 0, "{}", said.counted);
+    let served = ServedFiles::new(10);
+    let backend = served.backend();
+    let output = served.run(&["5000", "while", "6", "60"], &served.files);
+    assert_eq!(output.count("fallbacks"), 0, "{}", output.counted);
+    assert!(output.count("answered") > 0, "{}", output.counted);
     assert_eq!(
         backend.counter(r#"connections_closed_total{reason="malformed"}"#),
         0
@@ -342,43 +353,49 @@ fn forked_children_do_not_share_a_connection_with_their_parent() {
 
 #[test]
 fn files_are_opened_when_there_is_no_service() {
-    let place = ServedFiles::new(3);
-    make_cold(&place.files[0]);
-    let below = place.files[0].join("below");
-    let said = place.run(&["5000", "open"], &place.files);
-    assert!(said.is_right());
-    assert_eq!((said.count("unreachable"), said.count("fallbacks")), (1, 1));
+    let served = ServedFiles::new(3);
+    make_cold(&served.files[0]);
+    let below = served.files[0].join("below");
+    let output = served.run(&["5000", "open"], &served.files);
+    assert!(output.is_right());
+    assert_eq!(
+        (output.count("unreachable"), output.count("fallbacks")),
+        (1, 1)
+    );
     // Without fall-back what is in memory is opened all the same.
-    let said = place.run(&["5000", "strict"], &[place.files[1].clone(), below]);
-    assert!(said.lines[0].starts_with("right "));
-    assert_eq!(said.lines[1], "ETIMEDOUT");
+    let output = served.run(&["5000", "strict"], &[served.files[1].clone(), below]);
+    assert!(output.lines[0].starts_with("right "));
+    assert_eq!(output.lines[1], "ETIMEDOUT");
 }
 
 #[test]
 fn files_are_opened_when_the_service_hangs() {
-    let place = ServedFiles::new(3);
-    let backend = place.backend();
+    let served = ServedFiles::new(3);
+    let backend = served.backend();
     backend.signal(Signal::STOP);
-    let below = |number: usize| place.files[number].join("below");
-    let said = place.run(&["100", "open"], &[below(0), below(1), below(2)]);
-    assert_eq!(said.lines, ["ENOTDIR"; 3]);
+    let below = |number: usize| served.files[number].join("below");
+    let output = served.run(&["100", "open"], &[below(0), below(1), below(2)]);
+    assert_eq!(output.lines, ["ENOTDIR"; 3]);
     // The first waits until its timeout; the others do not try.
-    assert_eq!((said.count("timeouts"), said.count("fallbacks")), (1, 3));
-    let said = place.run(&["100", "strict"], &[below(0)]);
-    assert_eq!(said.lines, ["ETIMEDOUT"]);
+    assert_eq!(
+        (output.count("timeouts"), output.count("fallbacks")),
+        (1, 3)
+    );
+    let output = served.run(&["100", "strict"], &[below(0)]);
+    assert_eq!(output.lines, ["ETIMEDOUT"]);
     backend.signal(Signal::CONT);
-    let said = place.run(&["5000", "open"], &[below(0)]);
-    assert_eq!(said.count("answered"), 1);
+    let output = served.run(&["5000", "open"], &[below(0)]);
+    assert_eq!(output.count("answered"), 1);
 }
 
 #[test]
 fn one_thread_retries_when_the_service_hangs() {
-    let place = ServedFiles::new(1);
-    let backend = place.backend();
-    let below = [place.files[0].join("below")];
+    let served = ServedFiles::new(1);
+    let backend = served.backend();
+    let below = [served.files[0].join("below")];
     backend.signal(Signal::STOP);
-    let one = place.run(&["200", "during", "1", "4000"], &below);
-    let eight = place.run(&["200", "during", "8", "4000"], &below);
+    let one = served.run(&["200", "during", "1", "4000"], &below);
+    let eight = served.run(&["200", "during", "8", "4000"], &below);
     backend.signal(Signal::CONT);
     // Each finds out, the eight at the same time; from then on one for each second of rest and its
     // own wait.
@@ -388,24 +405,24 @@ fn one_thread_retries_when_the_service_hangs() {
         one.counted
     );
     assert!(eight.count("timeouts") <= 8 + 3, "{}", eight.counted);
-    for said in [one, eight] {
-        assert!(said.count("fallbacks") > 100, "{}", said.counted);
+    for output in [one, eight] {
+        assert!(output.count("fallbacks") > 100, "{}", output.counted);
     }
 }
 
 #[test]
 fn all_threads_use_the_service_again_when_it_resumes() {
-    let place = ServedFiles::new(1);
-    let backend = place.backend();
+    let served = ServedFiles::new(1);
+    let backend = served.backend();
     backend.signal(Signal::STOP);
-    let words = ["200", "during", "4", "4000"];
-    let child = start(place.command(&words, &[place.files[0].join("below")]));
+    let arguments = ["200", "during", "4", "4000"];
+    let child = start(served.command(&arguments, &[served.files[0].join("below")]));
     std::thread::sleep(Duration::from_millis(500));
     backend.signal(Signal::CONT);
-    let said = Said::of(child.wait_with_output().unwrap());
-    assert!(said.count("timeouts") >= 1, "{}", said.counted);
+    let output = ClientOutput::of(child.wait_with_output().unwrap());
+    assert!(output.count("timeouts") >= 1, "{}", output.counted);
     // One for each rest would be three.
-    assert!(said.count("answered") > 100, "{}", said.counted);
+    assert!(output.count("answered") > 100, "{}", output.counted);
 }
 
 fn start(mut command: Command) -> Child {
@@ -418,20 +435,20 @@ fn start(mut command: Command) -> Child {
 
 #[test]
 fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
-    let place = ServedFiles::new(20);
-    let mut backend = place.backend();
-    let child = start(place.command(&["5000", "threads", "8", "300"], &place.files));
+    let served = ServedFiles::new(20);
+    let mut backend = served.backend();
+    let child = start(served.command(&["5000", "threads", "8", "300"], &served.files));
     for _ in 0..5 {
         wait_until("no request arrives", || {
             backend.counter("requests_total") > 20
         });
         backend.kill();
-        backend = place.backend();
+        backend = served.backend();
     }
-    let said = Said::of(child.wait_with_output().unwrap());
-    assert_eq!(said.count("opened"), 8 * 300 * 20);
-    assert!(said.count("retries") > 0, "{}", said.counted);
-    assert_eq!(said.count("timeouts"), 0);
+    let output = ClientOutput::of(child.wait_with_output().unwrap());
+    assert_eq!(output.count("opened"), 8 * 300 * 20);
+    assert!(output.count("retries") > 0, "{}", output.counted);
+    assert_eq!(output.count("timeouts"), 0);
 }
 
 /// Needs: root, to become another user
@@ -441,19 +458,19 @@ fn permission_is_the_clients_when_the_service_has_more() {
     if !is_root() {
         return skip(NAME, "root, to become another user");
     }
-    let place = ServedFiles::new(2);
-    let _backend = place.backend();
-    let secret = &place.files[0];
+    let served = ServedFiles::new(2);
+    let _backend = served.backend();
+    let secret = &served.files[0];
     fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
-    let hidden = place.root().join("hidden");
+    let hidden = served.root().join("hidden");
     fs::create_dir(&hidden).unwrap();
     fs::write(hidden.join("file"), "file").unwrap();
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o700)).unwrap();
-    let paths = [secret.clone(), hidden.join("file"), place.files[1].clone()];
+    let paths = [secret.clone(), hidden.join("file"), served.files[1].clone()];
     // The service has them in its cache.
-    let all = place.run(&["5000", "open"], &paths);
+    let all = served.run(&["5000", "open"], &paths);
     assert!(all.is_right());
-    let nobody = place.run(&["5000", "as", "65534"], &paths);
+    let nobody = served.run(&["5000", "as", "65534"], &paths);
     assert_eq!(nobody.lines[..2], ["EACCES", "EACCES"]);
     assert!(nobody.lines[2].starts_with("right "));
 }
@@ -467,21 +484,21 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
     if Command::new("setpriv").arg("--version").output().is_err() {
         return skip(NAME, "no setpriv");
     }
-    let place = ServedFiles::new(1);
-    let _backend = place.backend();
-    let file = &place.files[0];
+    let served = ServedFiles::new(1);
+    let _backend = served.backend();
+    let file = &served.files[0];
     std::os::unix::fs::chown(file, Some(0), Some(4_321)).unwrap();
     fs::set_permissions(file, fs::Permissions::from_mode(0o040)).unwrap();
     // The kernel does not know the second name, so both ask the service.
-    let open = place.command(&["5000", "open"], &[file.clone(), file.join("below")]);
+    let open = served.command(&["5000", "open"], &[file.clone(), file.join("below")]);
     let as_nobody = |groups: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", groups]);
         command.arg(open.get_program()).args(open.get_args());
-        let said = Said::of(command.output().unwrap());
-        assert!(said.count("answered") > 0, "{}", said.counted);
-        assert_eq!(said.lines[1], "ENOTDIR");
-        said.lines[0].clone()
+        let output = ClientOutput::of(command.output().unwrap());
+        assert!(output.count("answered") > 0, "{}", output.counted);
+        assert_eq!(output.lines[1], "ENOTDIR");
+        output.lines[0].clone()
     };
     assert_eq!(as_nobody("--clear-groups"), "EACCES");
     assert!(as_nobody("--groups=4321").starts_with("right "));
@@ -489,45 +506,50 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
 
 #[test]
 fn error_is_that_of_open_when_descriptors_run_out() {
-    let place = ServedFiles::new(2);
-    let _backend = place.backend();
-    make_cold(&place.files[0]);
-    make_cold(&place.files[1]);
-    let none = place.run(&["5000", "few", "0"], &place.files);
+    let served = ServedFiles::new(2);
+    let _backend = served.backend();
+    make_cold(&served.files[0]);
+    make_cold(&served.files[1]);
+    let none = served.run(&["5000", "few", "0"], &served.files);
     assert_eq!(none.lines, ["EMFILE", "EMFILE"]);
     // One for the file, none for a connection; then one for that, none for what it passes.
-    for (few, asked) in [("1", 0), ("2", 2)] {
-        place.files.iter().for_each(|file| make_cold(file));
-        let said = place.run(&["5000", "few", few], &place.files);
-        assert!(said.is_right(), "{few}: {:?}", said.lines);
-        assert_eq!(said.count("answered"), asked, "{few}: {}", said.counted);
+    for (few, answered) in [("1", 0), ("2", 2)] {
+        served.files.iter().for_each(|file| make_cold(file));
+        let output = served.run(&["5000", "few", few], &served.files);
+        assert!(output.is_right(), "{few}: {:?}", output.lines);
+        assert_eq!(
+            output.count("answered"),
+            answered,
+            "{few}: {}",
+            output.counted
+        );
     }
 }
 
 #[test]
 fn clients_open_their_files_when_the_service_has_no_descriptors() {
-    let place = ServedFiles::new(30);
+    let served = ServedFiles::new(30);
     // Enough to start, and for a few clients.
     const DESCRIPTORS: usize = 24;
     let script = "ulimit -n $3; exec \"$0\" backend $4 --quiet --root \"$1\" --socket \"$2\"";
     let mut backend = Command::new("sh")
         .args(["-c", script])
         .arg(env!("CARGO_BIN_EXE_headway"))
-        .args([place.root(), place.socket()])
+        .args([served.root(), served.socket()])
         .arg(DESCRIPTORS.to_string())
         .arg(if is_root() { "--user root" } else { "" })
         .spawn()
         .unwrap();
-    wait_until("no socket", || place.socket().exists());
+    wait_until("no socket", || served.socket().exists());
     let run = || {
-        let said = place.run(&["2000", "threads", "60", "3"], &place.files);
-        assert_eq!(said.count("opened"), 60 * 3 * 30);
-        said
+        let output = served.run(&["2000", "threads", "60", "3"], &served.files);
+        assert_eq!(output.count("opened"), 60 * 3 * 30);
+        output
     };
     // How many of them ask at a time is for the machine to say.
     run();
     // Others have all of its descriptors.
-    let address = SocketAddrUnix::new(place.socket()).unwrap();
+    let address = SocketAddrUnix::new(served.socket()).unwrap();
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let others: Vec<OwnedFd> = (0..DESCRIPTORS)
         .map(|_| {
@@ -536,11 +558,11 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
             other
         })
         .collect();
-    let said = run();
+    let output = run();
     assert!(
-        said.count("fallbacks") > 0,
+        output.count("fallbacks") > 0,
         "there was room: {}",
-        said.counted
+        output.counted
     );
     drop(others);
     let pid = rustix::process::Pid::from_child(&backend);
@@ -551,10 +573,10 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
 
 #[test]
 fn no_other_socket_is_written_to_when_the_program_has_closed_its_own() {
-    let place = ServedFiles::new(2);
-    let _backend = place.backend();
-    place.files.iter().for_each(|file| make_cold(file));
-    let said = place.run(&["5000", "closed"], &place.files);
-    assert!(said.is_right(), "{:?}", said.lines);
-    assert!(said.count("answered") > 2, "{}", said.counted);
+    let served = ServedFiles::new(2);
+    let _backend = served.backend();
+    served.files.iter().for_each(|file| make_cold(file));
+    let output = served.run(&["5000", "closed"], &served.files);
+    assert!(output.is_right(), "{:?}", output.lines);
+    assert!(output.count("answered") > 2, "{}", output.counted);
 }

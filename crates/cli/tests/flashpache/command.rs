@@ -5,17 +5,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::{Command, Output};
 
-pub fn backend(root: &Path, words: &[&str]) -> Command {
+pub fn backend(root: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
     command.args(["backend", "--quiet", "--root"]).arg(root);
-    if is_root() && !words.contains(&"--user") {
+    if is_root() && !options.contains(&"--user") {
         command.args(["--user", "root"]);
     }
-    command.args(words);
+    command.args(options);
     command
 }
 
-pub fn said(output: &Output) -> String {
+pub fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -27,7 +27,7 @@ fn invalid_root_socket_or_user_is_an_error() {
     std::fs::write(root.join("file"), "").unwrap();
     let file = root.join("file").display().to_string();
     let none = root.join("none");
-    for (root, words, why) in [
+    for (root, options, why) in [
         (&*none, vec!["--socket", &socket], "cannot open the root"),
         (root, vec!["--socket", &file], "no socket"),
         (root, vec!["--socket", "/nonexistent/socket"], "cannot bind"),
@@ -57,14 +57,18 @@ fn invalid_root_socket_or_user_is_an_error() {
             "--helpers",
         ),
     ] {
-        let output = backend(root, &words).output().unwrap();
+        let output = backend(root, &options).output().unwrap();
         assert_eq!(
             output.status.code(),
             Some(2),
-            "{words:?}: {}",
-            said(&output)
+            "{options:?}: {}",
+            stderr_text(&output)
         );
-        assert!(said(&output).contains(why), "{words:?}: {}", said(&output));
+        assert!(
+            stderr_text(&output).contains(why),
+            "{options:?}: {}",
+            stderr_text(&output)
+        );
     }
     assert!(root.join("file").exists());
 }
@@ -90,7 +94,7 @@ fn status_page_shows_the_counters() {
 fn service_ends_with_the_server_that_it_has_started() {
     let folder = folder();
     let socket = folder.path().join("socket");
-    let words = |command: &str| {
+    let service_arguments = |command: &str| {
         let socket = socket.to_str().unwrap().to_owned();
         [
             "--socket".into(),
@@ -102,19 +106,19 @@ fn service_ends_with_the_server_that_it_has_started() {
         ]
     };
     let run = |command: &str| {
-        let words = words(command);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        backend(folder.path(), &words)
+        let arguments = service_arguments(command);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        backend(folder.path(), &arguments)
     };
     let look = format!("test -S {}", socket.display());
     let output = run(&look).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_text(&output));
     let output = run("exit 3").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said(&output).contains("exit status: 3"),
+        stderr_text(&output).contains("exit status: 3"),
         "{}",
-        said(&output)
+        stderr_text(&output)
     );
     assert!(!socket.exists());
     // A signal is passed on, and an end by it is not a failure. The command is not a child of a
@@ -139,18 +143,18 @@ fn service_ends_with_the_server_that_it_has_started() {
 fn command_is_named_when_it_cannot_be_started() {
     let folder = folder();
     let socket = folder.path().join("socket");
-    let words = [
+    let options = [
         "--socket",
         socket.to_str().unwrap(),
         "--",
         "/nonexistent/server",
     ];
-    let output = backend(folder.path(), &words).output().unwrap();
+    let output = backend(folder.path(), &options).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said(&output).contains("/nonexistent/server"),
+        stderr_text(&output).contains("/nonexistent/server"),
         "{}",
-        said(&output)
+        stderr_text(&output)
     );
 }
 
@@ -173,7 +177,7 @@ pub fn install(folder: &str, built: &Path, below: &Path) {
         .args(["PREFIX=/usr", "VERSION=1.2.3", "install"])
         .output()
         .unwrap();
-    assert!(made.status.success(), "{folder}: {}", said(&made));
+    assert!(made.status.success(), "{folder}: {}", stderr_text(&made));
 }
 
 /// Needs: the programs apache2 and apxs: scripts/setup

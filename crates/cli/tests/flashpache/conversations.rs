@@ -26,7 +26,7 @@ impl Tree {
         Tree::filled(fill)
     }
 
-    /// With what `fill` writes.
+    /// Creates a tree with the files that `fill` writes.
     pub fn filled(fill: impl Fn(&Path)) -> Tree {
         match Disk::new(env!("CARGO_TARGET_TMPDIR").as_ref(), 32 << 20, &fill) {
             Ok(disk) => Tree::Disk(Box::new(disk)),
@@ -164,7 +164,7 @@ enum Way {
 
 impl Way {
     /// The responses to lines of `cases.txt`, and those of the lines that can be put in this way.
-    fn ask(self, address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
+    fn responses(self, address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
         let requests = || lines.iter().map(|line| request(line));
         let responses = match self {
             Way::Plain => requests().map(|bytes| exchange(address, &bytes)).collect(),
@@ -191,7 +191,7 @@ impl Way {
 /// Every case, and its response.
 fn converse(apache: &Apache, way: Way) -> Vec<(String, Vec<u8>)> {
     let plain = "GET /file.txt | Host: off.test".to_owned();
-    let first = &way.ask(&apache.address, &[plain])[0].1;
+    let first = &way.responses(&apache.address, &[plain])[0].1;
     let etag = field(first, "etag: ").unwrap();
     let modified = field(first, "last-modified: ").unwrap();
     let lines: Vec<String> = CASES
@@ -199,7 +199,7 @@ fn converse(apache: &Apache, way: Way) -> Vec<(String, Vec<u8>)> {
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(|line| filled(line, &etag, &modified))
         .collect();
-    let responses = way.ask(&apache.address, &lines);
+    let responses = way.responses(&apache.address, &lines);
     responses
         .into_iter()
         .map(|(line, response)| (line, masked(&response)))
@@ -217,11 +217,11 @@ fn configuration(root: &Path, way: Way, more: &str) -> String {
 }
 
 /// Asserts that both servers gave the same responses, byte by byte.
-fn assert_same(expected: &[(String, Vec<u8>)], actual: &[(String, Vec<u8>)], place: &str) {
+fn assert_same(expected: &[(String, Vec<u8>)], actual: &[(String, Vec<u8>)], context: &str) {
     for ((case, expected), (_, actual)) in expected.iter().zip(actual) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert_eq!(text(expected), text(actual), "{place}: {case}");
-        assert_eq!(expected, actual, "{place}: {case}");
+        assert_eq!(text(expected), text(actual), "{context}: {case}");
+        assert_eq!(expected, actual, "{context}: {case}");
     }
 }
 
@@ -299,9 +299,9 @@ fn agree(test: &str, mpm: &str, way: Way) {
 /// A response that the module's handler is there for: a file of the first host by its own name,
 /// without a rule of its own, and not refused for what the request says.
 fn is_plain((line, response): &&(String, Vec<u8>)) -> bool {
-    let mut words = line.split(' ');
-    let is_read = matches!(words.next(), Some("GET" | "HEAD"));
-    let target = words.next().unwrap_or_default();
+    let mut parts = line.split(' ');
+    let is_read = matches!(parts.next(), Some("GET" | "HEAD"));
+    let target = parts.next().unwrap_or_default();
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let is_file = [
         "/file.txt",

@@ -1,6 +1,6 @@
 //! Apache's descriptors with the module: none is kept, and what happens when there is none left.
 
-use super::faults::{FILES, ServedFiles, built};
+use super::faults::{FILES, NumberedFiles, built};
 use super::support::{Apache, TIMEOUT, exchange, is_root, make_cold, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,16 +27,16 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     else {
         return;
     };
-    let place = ServedFiles::new();
+    let served = NumberedFiles::new();
     // Half of them are sent by their descriptors, the others from memory.
     for number in (0..FILES).step_by(2) {
-        give_to_apache(&place.file(number));
+        give_to_apache(&served.file(number));
     }
-    let backend = place.backend();
+    let backend = served.backend();
     // One thread in one process, so that it is known which one has served.
     let one = "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\nKeepAlive On\n\
                MaxKeepAliveRequests 0\n";
-    let apache = Apache::start("worker", &place.configuration(&module, one));
+    let apache = Apache::start("worker", &served.configuration(&module, one));
     let child = || {
         let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
         let children = fs::read_to_string(path).unwrap();
@@ -54,7 +54,7 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     let rounds = |count: usize| {
         for _ in 0..count {
             let requests = (0..FILES).map(|number| {
-                make_cold(&place.file(number));
+                make_cold(&served.file(number));
                 format!("GET /f{number} HTTP/1.1\r\nHost: x\r\n\r\nGET /none HTTP/1.1\r\nHost: x\r\n\r\n")
             });
             let last = "GET /f0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".into();
@@ -79,31 +79,31 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     wait_until("descriptors of the service are left", || {
         of_service() <= most_of_service
     });
-    let (opened, asked) = (apache.counter("Opened"), apache.counter("Answered"));
+    let (opened, answered) = (apache.counter("Opened"), apache.counter("Answered"));
     println!(
-        "{} requests on {count} connections: {before} descriptors before, {} after, {} of the service; {opened} files opened, the service asked {asked} times",
+        "{} requests on {count} connections: {before} descriptors before, {} after, {} of the service; {opened} files opened, the service asked {answered} times",
         count * (2 * FILES + 1),
         descriptors(),
         of_service()
     );
     // All large ones on a kernel that counts pages (6.5). Otherwise the probe begins the reading,
     // and a quick disk may finish it.
-    assert!(asked > (count * FILES / 10) as u64);
+    assert!(answered > (count * FILES / 10) as u64);
     assert!(opened >= (count * 2 * FILES) as u64);
 }
 
 /// A kept connection to Apache.
-struct Kept(BufReader<TcpStream>);
+struct KeepAliveConnection(BufReader<TcpStream>);
 
-impl Kept {
-    fn open(apache: &Apache) -> Kept {
+impl KeepAliveConnection {
+    fn open(apache: &Apache) -> KeepAliveConnection {
         let stream = TcpStream::connect(&apache.address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        Kept(BufReader::new(stream))
+        KeepAliveConnection(BufReader::new(stream))
     }
 
     /// The status and the body of the response to a method with its target.
-    fn ask(&mut self, what: &str) -> (String, String) {
+    fn request(&mut self, what: &str) -> (String, String) {
         let request = format!("{what} HTTP/1.1\r\nHost: x\r\n\r\n");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
         let (mut head, mut length) = (String::new(), 0);
@@ -124,28 +124,28 @@ impl Kept {
 fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
     let name = "apache_answers_as_without_the_module_when_it_has_no_descriptor_left";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
-    let _backend = place.backend();
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
     let one = |on: &str| {
         let more = format!(
             "HeadwayEnable {on}\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\n\
              KeepAlive On\nKeepAliveTimeout 30\n"
         );
-        place.configuration(&module, &more)
+        served.configuration(&module, &more)
     };
     // None for a file; one, but none for a connection to the service.
     for (spare, status) in [(0, "403"), (1, "200")] {
         let responses = ["Off", "On"].map(|on| {
             let apache = Apache::start("worker", &one(on));
-            let mut client = Kept::open(&apache);
+            let mut client = KeepAliveConnection::open(&apache);
             // Nothing is opened for these, and before the second response what the first one needed
             // is given back.
-            let statuses = [(); 2].map(|()| client.ask("OPTIONS *").0);
+            let statuses = [(); 2].map(|()| client.request("OPTIONS *").0);
             assert_eq!(statuses, ["200", "200"]);
             leave_descriptors(&apache, spare);
             [1, 2].map(|number| {
-                make_cold(&place.file(number));
-                client.ask(&format!("GET /f{number}"))
+                make_cold(&served.file(number));
+                client.request(&format!("GET /f{number}"))
             })
         });
         assert_eq!(responses[0], responses[1], "{spare} descriptors");
@@ -172,7 +172,7 @@ fn leave_descriptors(apache: &Apache, spare: usize) {
     ];
     let own_user = if is_root() { &own_user[..] } else { &[] };
     let nofile = format!("--nofile={limit}");
-    let words = [own_user, &["prlimit", "--pid", child, &nofile]].concat();
-    let limited = Command::new(words[0]).args(&words[1..]).status();
-    assert!(limited.unwrap().success(), "{words:?}");
+    let command = [own_user, &["prlimit", "--pid", child, &nofile]].concat();
+    let limited = Command::new(command[0]).args(&command[1..]).status();
+    assert!(limited.unwrap().success(), "{command:?}");
 }

@@ -18,19 +18,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub const FILES: usize = 40;
 
 /// A root with files that say their names, and room for a socket.
-pub struct ServedFiles {
+pub struct NumberedFiles {
     pub folder: tempfile::TempDir,
 }
 
-impl ServedFiles {
-    pub fn new() -> ServedFiles {
+impl NumberedFiles {
+    pub fn new() -> NumberedFiles {
         let folder = folder();
         fs::create_dir(folder.path().join("root")).unwrap();
-        let place = ServedFiles { folder };
+        let served = NumberedFiles { folder };
         for number in 0..FILES {
-            fs::write(place.file(number), format!("file {number} ").repeat(1000)).unwrap();
+            fs::write(served.file(number), format!("file {number} ").repeat(1000)).unwrap();
         }
-        place
+        served
     }
 
     pub fn root(&self) -> PathBuf {
@@ -80,20 +80,20 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
         return;
     };
     for mpm in ["prefork", "event"] {
-        let place = ServedFiles::new();
-        let mut backend = place.backend();
-        let apache = Apache::start(mpm, &place.configuration(&module, "HeadwayEnable On"));
+        let served = NumberedFiles::new();
+        let mut backend = served.backend();
+        let apache = Apache::start(mpm, &served.configuration(&module, "HeadwayEnable On"));
         let (over, right) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             let _end = Over(&over);
             for client in 0..4 {
-                let (place, apache, over, right) = (&place, &apache, &over, &right);
+                let (served, apache, over, right) = (&served, &apache, &over, &right);
                 scope.spawn(move || {
                     for number in (client..FILES).step_by(4).cycle() {
                         if over.load(Ordering::Relaxed) {
                             return;
                         }
-                        assert!(place.is_right(&apache.address, number), "{mpm}: {number}");
+                        assert!(served.is_right(&apache.address, number), "{mpm}: {number}");
                         right.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -107,7 +107,7 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
                 wait_until("no request is served", || {
                     right.load(Ordering::Relaxed) > before + 20
                 });
-                backend = place.backend();
+                backend = served.backend();
             }
         });
         assert!(apache.counter("Unreachable") > 0 && apache.counter("Answered") > 0);
@@ -119,27 +119,27 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
 fn clients_switch_to_the_service_that_took_over_the_socket_when_the_old_one_ends() {
     let name = "clients_switch_to_the_service_that_took_over_the_socket_when_the_old_one_ends";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
-    let old = place.backend();
+    let served = NumberedFiles::new();
+    let old = served.backend();
     let one =
         "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\n";
-    let apache = Apache::start("worker", &place.configuration(&module, one));
+    let apache = Apache::start("worker", &served.configuration(&module, one));
     for number in 0..FILES {
-        give_to_apache(&place.file(number));
+        give_to_apache(&served.file(number));
     }
     let is_right = |number: usize| {
-        make_cold(&place.file(number));
+        make_cold(&served.file(number));
         get(&apache.address, &format!("/f{number}")) == "x".repeat(96 << 10)
     };
     (0..10).for_each(|number| assert!(is_right(number)));
-    let asked = old.counter("requests_total");
-    assert!(asked > 0);
-    let beside = place.folder.path().join("beside");
-    let new = Backend::start(&place.root(), &beside);
-    fs::rename(&beside, place.socket()).unwrap();
+    let requests_before = old.counter("requests_total");
+    assert!(requests_before > 0);
+    let beside = served.folder.path().join("beside");
+    let new = Backend::start(&served.root(), &beside);
+    fs::rename(&beside, served.socket()).unwrap();
     // A connection stays with the service it was made to.
     (10..20).for_each(|number| assert!(is_right(number)));
-    assert!(old.counter("requests_total") > asked);
+    assert!(old.counter("requests_total") > requests_before);
     assert_eq!(new.counter("requests_total"), 0);
     old.kill();
     wait_until("no request reaches the new service", || {
@@ -154,13 +154,13 @@ fn clients_switch_to_the_service_that_took_over_the_socket_when_the_old_one_ends
 fn range_is_right_when_it_lies_beyond_four_gigabytes() {
     let name = "range_is_right_when_it_lies_beyond_four_gigabytes";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
-    let _backend = place.backend();
-    let large = fs::File::create(place.file(0)).unwrap();
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
+    let large = fs::File::create(served.file(0)).unwrap();
     let at = (5 << 30) + 1;
     large.write_all_at(b"the end", at).unwrap();
     let more = "HeadwayEnable On\nEnableSendfile On";
-    let apache = Apache::start("event", &place.configuration(&module, more));
+    let apache = Apache::start("event", &served.configuration(&module, more));
     let request = format!("GET /f0 HTTP/1.0\r\nRange: bytes={at}-\r\n\r\n");
     let response = exchange(&apache.address, request.as_bytes());
     let text = String::from_utf8_lossy(&response);
@@ -178,9 +178,9 @@ fn response_is_503_when_fallback_is_off_and_the_service_is_down() {
     let Some(module) = built("response_is_503_when_fallback_is_off_and_the_service_is_down") else {
         return;
     };
-    let place = ServedFiles::new();
+    let served = NumberedFiles::new();
     let more = "HeadwayEnable On\nHeadwayFallback Off\nHeadwayTimeout 200";
-    let apache = Apache::start("event", &place.configuration(&module, more));
+    let apache = Apache::start("event", &served.configuration(&module, more));
     let status = |target: &str| {
         let response = exchange(
             &apache.address,
@@ -190,7 +190,7 @@ fn response_is_503_when_fallback_is_off_and_the_service_is_down() {
     };
     // A disk may have read the file before the probe is over.
     let is_refused = |number: usize| {
-        make_cold(&place.file(number));
+        make_cold(&served.file(number));
         status(&format!("/f{number}")) == "503"
     };
     // Known to the kernel, so the service is not asked.
@@ -198,8 +198,8 @@ fn response_is_503_when_fallback_is_off_and_the_service_is_down() {
     wait_until("no response is a 503 while the service is down", || {
         is_refused(2)
     });
-    let backend = place.backend();
-    make_cold(&place.file(3));
+    let backend = served.backend();
+    make_cold(&served.file(3));
     assert_eq!(status("/f3"), "200");
     backend.signal(Signal::STOP);
     wait_until("no response is a 503 while the service hangs", || {
@@ -223,14 +223,14 @@ fn files_are_served_when_the_service_speaks_another_version() {
     let Some(module) = built("files_are_served_when_the_service_speaks_another_version") else {
         return;
     };
-    let place = ServedFiles::new();
-    impostor::start(&place.socket(), impostor::newer, &[place.file(1)]);
+    let served = NumberedFiles::new();
+    impostor::start(&served.socket(), impostor::newer, &[served.file(1)]);
     // One process, since each finds out by itself.
     let more =
         "HeadwayEnable On\nServerLimit 1\nStartServers 1\nMaxRequestWorkers 8\nMaxSpareThreads 8";
-    let apache = Apache::start("event", &place.configuration(&module, more));
+    let apache = Apache::start("event", &served.configuration(&module, more));
     for number in 0..FILES {
-        assert!(place.is_right(&apache.address, number), "{number}");
+        assert!(served.is_right(&apache.address, number), "{number}");
     }
     assert_eq!(
         (apache.counter("Rejected"), apache.counter("Answered")),
@@ -251,15 +251,15 @@ fn apache_opens_what_it_has_allowed_when_links_are_not_simply_followed() {
         ("FollowSymLinks SymLinksIfOwnerMatch", 0),
         ("None", 0),
     ] {
-        let place = ServedFiles::new();
-        let _backend = place.backend();
-        let root = place.root().display().to_string();
+        let served = NumberedFiles::new();
+        let _backend = served.backend();
+        let root = served.root().display().to_string();
         let more = format!("HeadwayEnable On\n<Directory {root}>\nOptions {options}\n</Directory>");
-        let apache = Apache::start("event", &place.configuration(&module, &more));
+        let apache = Apache::start("event", &served.configuration(&module, &more));
         // One that is read, and one that is too long for it.
-        fs::write(place.file(1), "file 1 ".repeat(100_000)).unwrap();
-        assert!(place.is_right(&apache.address, 0), "{options}");
-        make_cold(&place.file(1));
+        fs::write(served.file(1), "file 1 ".repeat(100_000)).unwrap();
+        assert!(served.is_right(&apache.address, 0), "{options}");
+        make_cold(&served.file(1));
         assert!(
             get(&apache.address, "/f1") == "file 1 ".repeat(100_000),
             "{options}"
@@ -274,21 +274,21 @@ fn file_is_served_when_its_name_has_any_byte() {
     let Some(module) = built("file_is_served_when_its_name_has_any_byte") else {
         return;
     };
-    let place = ServedFiles::new();
-    let backend = place.backend();
-    let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
+    let served = NumberedFiles::new();
+    let backend = served.backend();
+    let apache = Apache::start("event", &served.configuration(&module, "HeadwayEnable On"));
     let is_in_a_name = |byte: &u8| !matches!(byte, 0 | b'/');
-    let mut asked = 0;
+    let mut requests = 0;
     for byte in (0..=255).filter(is_in_a_name) {
-        let file = place.root().join(OsStr::from_bytes(&[b'a', byte, b'z']));
+        let file = served.root().join(OsStr::from_bytes(&[b'a', byte, b'z']));
         let content = format!("byte {byte} ").repeat(1000);
         fs::write(&file, &content).unwrap();
         make_cold(&file);
         let response = get(&apache.address, &format!("/a%{byte:02x}z"));
         assert!(response == content, "{byte}: {response:.60}");
-        asked += 1;
+        requests += 1;
     }
-    assert_eq!((asked, apache.counter("Elsewhere")), (254, 0));
+    assert_eq!((requests, apache.counter("Elsewhere")), (254, 0));
     assert!(apache.counter("PageRequests") > 100);
     assert!(backend.counter("requests_total") > 100);
 }
@@ -299,11 +299,11 @@ fn only_names_are_requested_when_prefetching_is_off() {
     let Some(module) = built("only_names_are_requested_when_prefetching_is_off") else {
         return;
     };
-    let place = ServedFiles::new();
-    let _backend = place.backend();
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
     let more = "HeadwayEnable On\nHeadwayPreload 0";
-    let apache = Apache::start("prefork", &place.configuration(&module, more));
-    assert!(place.is_right(&apache.address, 0));
+    let apache = Apache::start("prefork", &served.configuration(&module, more));
+    assert!(served.is_right(&apache.address, 0));
     assert_eq!(get(&apache.address, "/f0/below").lines().count(), 7);
     assert_eq!(apache.counter("PageRequests"), 0);
     assert!(apache.counter("NameRequests") > 0);
@@ -315,17 +315,17 @@ fn module_is_switched_on_and_off_per_directory() {
     let Some(module) = built("module_is_switched_on_and_off_per_directory") else {
         return;
     };
-    let place = ServedFiles::new();
-    let _backend = place.backend();
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
     for folder in ["on", "on/off", "onlooker"] {
-        fs::create_dir(place.root().join(folder)).unwrap();
-        fs::write(place.root().join(folder).join("f"), "x").unwrap();
+        fs::create_dir(served.root().join(folder)).unwrap();
+        fs::write(served.root().join(folder).join("f"), "x").unwrap();
     }
-    let root = place.root().display().to_string();
+    let root = served.root().display().to_string();
     let more = format!(
         "<Directory {root}/on>\nHeadwayEnable On\n</Directory>\n<Directory {root}/on/off/>\nHeadwayEnable Off\n</Directory>"
     );
-    let apache = Apache::start("prefork", &place.configuration(&module, &more));
+    let apache = Apache::start("prefork", &served.configuration(&module, &more));
     for (target, opened) in [
         ("/on/f", 1),
         ("/on/off/f", 0),
@@ -349,14 +349,14 @@ fn files_are_complete_over_http_2() {
     if !can {
         return skip(NAME, "no curl with HTTP/2");
     }
-    let place = ServedFiles::new();
-    let _backend = place.backend();
+    let served = NumberedFiles::new();
+    let _backend = served.backend();
     let more = "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c http/1.1\nHeadwayEnable On";
-    let apache = Apache::start("event", &place.configuration(&module, more));
-    let out = place.folder.path().join("out");
+    let apache = Apache::start("event", &served.configuration(&module, more));
+    let out = served.folder.path().join("out");
     fs::create_dir(&out).unwrap();
     for round in 0..3 {
-        (0..FILES).for_each(|number| make_cold(&place.file(number)));
+        (0..FILES).for_each(|number| make_cold(&served.file(number)));
         // One connection each: curl 7.88 fails with several streams on one, with any server.
         let fetched = Command::new("curl")
             .args([
@@ -377,7 +377,7 @@ fn files_are_complete_over_http_2() {
         for number in 0..FILES {
             let got = fs::read(out.join(number.to_string())).unwrap();
             assert!(
-                got == fs::read(place.file(number)).unwrap(),
+                got == fs::read(served.file(number)).unwrap(),
                 "{round}: {number}"
             );
         }
@@ -386,13 +386,13 @@ fn files_are_complete_over_http_2() {
 }
 
 /// What Apache says of a configuration that it refuses.
-fn refusal(place: &ServedFiles, module: &Path, more: &str) -> String {
-    let text = place
+fn refusal(served: &NumberedFiles, module: &Path, more: &str) -> String {
+    let text = served
         .configuration(module, more)
         .replace("@MPM@", "prefork")
         .replace("@PORT@", "1")
-        .replace("@FOLDER@", place.folder.path().to_str().unwrap());
-    let file = place.folder.path().join("refused.conf");
+        .replace("@FOLDER@", served.folder.path().to_str().unwrap());
+    let file = served.folder.path().join("refused.conf");
     fs::File::create(&file)
         .unwrap()
         .write_all(text.as_bytes())
@@ -413,7 +413,7 @@ fn invalid_directive_is_rejected_with_the_reason() {
     let Some(module) = built("invalid_directive_is_rejected_with_the_reason") else {
         return;
     };
-    let place = ServedFiles::new();
+    let served = NumberedFiles::new();
     let long = format!("HeadwayBackend /{}", "x".repeat(107));
     for (wrong, why) in [
         (long.as_str(), "longer than the path of a socket"),
@@ -445,7 +445,7 @@ fn invalid_directive_is_rejected_with_the_reason() {
             "VirtualHost",
         ),
     ] {
-        let said = refusal(&place, &module, wrong);
-        assert!(said.contains(why), "{wrong}: {said}");
+        let message = refusal(&served, &module, wrong);
+        assert!(message.contains(why), "{wrong}: {message}");
     }
 }

@@ -2,7 +2,7 @@
 //! comes, files are opened as open(2) would have opened them, no descriptor stays, and the
 //! sanitizers have nothing to say.
 
-use super::client::{Said, ServedFiles};
+use super::client::{ClientOutput, ServedFiles};
 use super::support::{Backend, clients};
 use headway_base::random::{Draw, SplitMix64};
 use rustix::fd::{AsFd, OwnedFd};
@@ -34,15 +34,15 @@ fn packets() -> OwnedFd {
 
 /// What the service really says of a file, a directory, a name that is not there, and one that is
 /// none of its.
-fn real_answers(place: &ServedFiles) -> Vec<Vec<u8>> {
-    let path = place.root().with_file_name("real");
-    let _backend = Backend::start(&place.root(), &path);
+fn real_answers(served: &ServedFiles) -> Vec<Vec<u8>> {
+    let path = served.root().with_file_name("real");
+    let _backend = Backend::start(&served.root(), &path);
     let socket = packets();
     connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     let paths = [
-        &place.files[0],
-        &place.root(),
-        &place.root().join("none"),
+        &served.files[0],
+        &served.root(),
+        &served.root().join("none"),
         Path::new("/etc/passwd"),
     ];
     let answers = paths.map(|path: &Path| {
@@ -192,32 +192,32 @@ fn watched_program() -> PathBuf {
 
 #[test]
 fn files_are_opened_without_the_service_when_its_answers_are_truncated_oversized_or_garbage() {
-    let place = ServedFiles::new(2);
+    let served = ServedFiles::new(2);
     let open = |path: &PathBuf| {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()
     };
     let hostile = Hostile {
-        real: real_answers(&place),
+        real: real_answers(&served),
         files: (0..DESCRIPTORS_MAX)
-            .map(|at| open(&place.files[at % 2]))
+            .map(|at| open(&served.files[at % 2]))
             .collect(),
         random: SplitMix64(0x0068_6561_6477_6179),
     };
-    hostile.listen(&place.socket());
+    hostile.listen(&served.socket());
     // A file whose pages are requested, and names that the kernel never answers from memory.
     let paths = [
-        place.files[0].clone(),
-        place.files[1].join("below"),
-        place.root().join("file-0/none"),
+        served.files[0].clone(),
+        served.files[1].join("below"),
+        served.root().join("file-0/none"),
     ];
     let output = Command::new(watched_program())
-        .arg(place.socket())
+        .arg(served.socket())
         .args(["5", "rounds", ROUNDS])
         .args(&paths)
         .output()
         .unwrap();
-    let said = Said::of(output);
-    assert!(said.lines.is_empty(), "{:?}", said.lines);
+    let counters = ClientOutput::of(output);
+    assert!(counters.lines.is_empty(), "{:?}", counters.lines);
     // All of it has been met, and answers that mean something among it.
     for (counter, least) in [
         ("answered", 1000),
@@ -228,9 +228,9 @@ fn files_are_opened_without_the_service_when_its_answers_are_truncated_oversized
         ("elsewhere", 100),
     ] {
         assert!(
-            said.count(counter) >= least,
+            counters.count(counter) >= least,
             "{counter}: {}",
-            said.counted()
+            counters.counted()
         );
     }
 }

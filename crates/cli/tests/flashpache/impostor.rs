@@ -66,24 +66,24 @@ pub fn newer(request: &[u8]) -> Vec<u8> {
 
 #[test]
 fn right_file_is_opened_when_the_service_passes_another() {
-    let place = ServedFiles::new(2);
-    make_cold(&place.files[0]);
-    start(&place.socket(), done, &place.files[1..]);
+    let served = ServedFiles::new(2);
+    make_cold(&served.files[0]);
+    start(&served.socket(), done, &served.files[1..]);
     // The program looks for descriptors that were not closed at the end.
-    let said = place.run(&["5000", "open"], &place.files[..1]);
-    assert!(said.is_right());
-    assert_eq!(said.count("answered"), 1);
+    let output = served.run(&["5000", "open"], &served.files[..1]);
+    assert!(output.is_right());
+    assert_eq!(output.count("answered"), 1);
 }
 
 #[test]
 fn no_descriptor_stays_when_the_service_passes_more_than_one() {
-    let place = ServedFiles::new(2);
-    make_cold(&place.files[0]);
-    start(&place.socket(), done, &place.files);
+    let served = ServedFiles::new(2);
+    make_cold(&served.files[0]);
+    start(&served.socket(), done, &served.files);
     // It looks for what it has not closed at the end.
-    let said = place.run(&["5000", "open"], &place.files[..1]);
-    assert!(said.is_right());
-    assert_eq!(said.count("answered"), 1);
+    let output = served.run(&["5000", "open"], &served.files[..1]);
+    assert!(output.is_right());
+    assert_eq!(output.count("answered"), 1);
 }
 
 #[test]
@@ -94,13 +94,16 @@ fn files_are_opened_when_the_service_answers_with_another_version_or_garbage() {
         bytes
     };
     let below =
-        |place: &ServedFiles| vec![place.files[0].join("below"), place.files[1].join("below")];
-    let place = ServedFiles::new(2);
-    start(&place.socket(), newer, &place.files[1..]);
-    let said = place.run(&["5000", "open"], &below(&place));
-    assert_eq!(said.lines, ["ENOTDIR"; 2]);
+        |served: &ServedFiles| vec![served.files[0].join("below"), served.files[1].join("below")];
+    let served = ServedFiles::new(2);
+    start(&served.socket(), newer, &served.files[1..]);
+    let output = served.run(&["5000", "open"], &below(&served));
+    assert_eq!(output.lines, ["ENOTDIR"; 2]);
     // Once is enough.
-    assert_eq!((said.count("rejected"), said.count("fallbacks")), (1, 2));
+    assert_eq!(
+        (output.count("rejected"), output.count("fallbacks")),
+        (1, 2)
+    );
     for (nonsense, counter) in [
         (
             Box::new(|_: &[u8]| b"nonsense".to_vec()) as Box<dyn Fn(&[u8]) -> Vec<u8> + Send>,
@@ -113,10 +116,10 @@ fn files_are_opened_when_the_service_answers_with_another_version_or_garbage() {
         ),
         (Box::new(other_number), "timeouts"),
     ] {
-        let place = ServedFiles::new(2);
-        start(&place.socket(), nonsense, &place.files[1..]);
-        let said = place.run(&["100", "open"], &below(&place));
-        assert_eq!(said.lines, ["ENOTDIR"; 2]);
-        assert!(said.count(counter) > 0, "{counter}: {}", said.counted);
+        let served = ServedFiles::new(2);
+        start(&served.socket(), nonsense, &served.files[1..]);
+        let output = served.run(&["100", "open"], &below(&served));
+        assert_eq!(output.lines, ["ENOTDIR"; 2]);
+        assert!(output.count(counter) > 0, "{counter}: {}", output.counted);
     }
 }

@@ -2,7 +2,7 @@
 //! name each other and the service's socket rightly.
 
 use super::command::{install, may_mount};
-use super::faults::{ServedFiles, built};
+use super::faults::{NumberedFiles, built};
 use super::support::{Apache, Backend, base, folder, get, make_cold, skip, wait_until};
 use std::fs;
 use std::path::Path;
@@ -36,8 +36,8 @@ fn make_tree(tree: &Path, module: &Path) {
         .env("APACHE_STATE_DIRECTORY", tree.join("var/lib/apache2"))
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&enabled.stderr);
-    assert!(enabled.status.success(), "a2enmod: {told}");
+    let stderr = String::from_utf8_lossy(&enabled.stderr);
+    assert!(enabled.status.success(), "a2enmod: {stderr}");
 }
 
 /// Needs: root, and the programs apache2, apxs, a2enmod and unshare: scripts/setup
@@ -51,17 +51,17 @@ fn module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on() {
     if Command::new("a2enmod").arg("--help").output().is_err() {
         return skip(name, "no a2enmod");
     }
-    let (tree, place) = (folder(), ServedFiles::new());
+    let (tree, served) = (folder(), NumberedFiles::new());
     make_tree(tree.path(), &module);
     let socket = tree.path().join("run/headway/open.sock");
-    let backend = Backend::start_with(&["--user", "www-data"], &place.root(), &socket);
+    let backend = Backend::start_with(&["--user", "www-data"], &served.root(), &socket);
     // As Debian's apache2.conf does.
     let enabled = tree.path().join("etc/apache2/mods-enabled");
     let configuration = format!(
         "{}IncludeOptional {1}/*.load\nIncludeOptional {1}/*.conf\nDocumentRoot {2}\n",
         base(),
         enabled.display(),
-        place.root().display()
+        served.root().display()
     );
     let under = [
         "unshare",
@@ -72,12 +72,12 @@ fn module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on() {
         tree.path().to_str().unwrap(),
     ];
     let apache = Apache::start_under(&under, "event", &configuration);
-    let expected = fs::read_to_string(place.file(0)).unwrap();
+    let expected = fs::read_to_string(served.file(0)).unwrap();
     assert_eq!(get(&apache.address, "/f0"), expected);
     assert_eq!(apache.counter("Sent"), 1);
     // The socket that headway.conf names is the service's.
     wait_until("the service gets no request", || {
-        make_cold(&place.file(0));
+        make_cold(&served.file(0));
         assert_eq!(get(&apache.address, "/f0"), expected);
         apache.counter("Answered") > 0
     });

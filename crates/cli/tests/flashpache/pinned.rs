@@ -1,8 +1,8 @@
 //! Small files that the service keeps in memory: Apache finds them there, and asks no more.
 
-use super::command::{backend, said};
+use super::command::{backend, stderr_text};
 use super::descriptors::give_to_apache;
-use super::faults::{ServedFiles, built};
+use super::faults::{NumberedFiles, built};
 use super::support::{Apache, Backend, folder, get, is_root, make_cold, wait_until};
 use std::process::Command;
 
@@ -12,14 +12,17 @@ fn apache_requests_a_small_file_once_when_the_service_pins_it() {
     let Some(module) = built(NAME) else {
         return;
     };
-    let place = ServedFiles::new();
-    give_to_apache(&place.file(0));
+    let served = NumberedFiles::new();
+    give_to_apache(&served.file(0));
     for (most, files, questions) in [("1MiB", 1, 1), ("0", 0, 3)] {
-        let words = ["--pin-max", most];
-        let service = Backend::start_with(&words, &place.root(), &place.socket());
-        let apache = Apache::start("prefork", &place.configuration(&module, "HeadwayEnable On"));
+        let options = ["--pin-max", most];
+        let service = Backend::start_with(&options, &served.root(), &served.socket());
+        let apache = Apache::start(
+            "prefork",
+            &served.configuration(&module, "HeadwayEnable On"),
+        );
         for _ in 0..3 {
-            make_cold(&place.file(0));
+            make_cold(&served.file(0));
             assert_eq!(get(&apache.address, "/f0"), "x".repeat(96 << 10));
             // It is kept a moment after the answer.
             wait_until("the file is not kept", || {
@@ -37,10 +40,10 @@ fn apache_requests_a_small_file_once_when_the_service_pins_it() {
 
 #[test]
 fn less_is_pinned_with_a_warning_when_less_may_be_locked() {
-    let place = folder();
-    let socket = place.path().join("socket").display().to_string();
-    let words = ["--pin-max", "1MiB", "--socket", &socket, "--", "true"];
-    let command = backend(place.path(), &words);
+    let root = folder();
+    let socket = root.path().join("socket").display().to_string();
+    let options = ["--pin-max", "1MiB", "--socket", &socket, "--", "true"];
+    let command = backend(root.path(), &options);
     let mut limited = if is_root() {
         let mut command = Command::new("setpriv");
         command.arg("--bounding-set=-ipc_lock,-sys_resource");
@@ -53,7 +56,11 @@ fn less_is_pinned_with_a_warning_when_less_may_be_locked() {
     };
     limited.arg(command.get_program()).args(command.get_args());
     let output = limited.output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr_text(&output));
     let wanted = "--pin-max 1MiB: only 64KiB can be pinned";
-    assert!(said(&output).contains(wanted), "{}", said(&output));
+    assert!(
+        stderr_text(&output).contains(wanted),
+        "{}",
+        stderr_text(&output)
+    );
 }

@@ -99,7 +99,7 @@ fn program_does_the_same_when_it_is_preloaded() {
     let with = python(&root, &environment);
     assert_eq!(text, String::from_utf8_lossy(&with.stdout));
     assert!(backend.counter("requests_total") > 5);
-    let asked = backend.counter("requests_total");
+    let requests = backend.counter("requests_total");
     let elsewhere = [
         environment[0],
         environment[1],
@@ -109,7 +109,7 @@ fn program_does_the_same_when_it_is_preloaded() {
         text,
         String::from_utf8_lossy(&python(&root, &elsewhere).stdout)
     );
-    assert_eq!(backend.counter("requests_total"), asked);
+    assert_eq!(backend.counter("requests_total"), requests);
     drop(backend);
     // No service listens.
     assert_eq!(
@@ -270,7 +270,7 @@ fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<us
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
     let mut counts = Vec::new();
     for mode in modes {
         let mut writer = Err(std::io::ErrorKind::NotFound.into());
@@ -282,11 +282,11 @@ fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<us
             writer.is_ok()
         });
         let mut writer = writer.unwrap();
-        assert_eq!(told.next().unwrap().unwrap(), "opened", "{mode}");
+        assert_eq!(lines.next().unwrap().unwrap(), "opened", "{mode}");
         counts.push(closed());
         writer.write_all(b"contents").unwrap();
         drop(writer);
-        assert_eq!(told.next().unwrap().unwrap(), "b'contents'", "{mode}");
+        assert_eq!(lines.next().unwrap().unwrap(), "b'contents'", "{mode}");
     }
     assert!(program.wait().unwrap().success());
     counts

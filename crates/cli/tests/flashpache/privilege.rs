@@ -2,7 +2,7 @@
 //! on what the service may read.
 
 use super::client;
-use super::command::{backend, may_mount, said};
+use super::command::{backend, may_mount, stderr_text};
 use super::conversations::{Tree, masked};
 use super::faults::built;
 use super::support::{
@@ -88,10 +88,10 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     if !may_mount() {
         return skip(NAME, "root, and the program unshare");
     }
-    let place = client::ServedFiles::new(2);
+    let served = client::ServedFiles::new(2);
     let tables = folder();
     make_tables(tables.path());
-    let [further, own] = &place.files[..] else {
+    let [further, own] = &served.files[..] else {
         unreachable!()
     };
     fs::set_permissions(further, fs::Permissions::from_mode(0o640)).unwrap();
@@ -105,8 +105,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
         WITH_TABLES,
         tables.path().to_str().unwrap(),
     ];
-    let words = ["--user", "hw-reader", "--allow-user", "root"];
-    let backend = Backend::start_under(&under, &words, &place.root(), &place.socket());
+    let options = ["--user", "hw-reader", "--allow-user", "root"];
+    let backend = Backend::start_under(&under, &options, &served.root(), &served.socket());
     wait_until("no helper", || {
         backend.counter(r#"helpers{state="idle"}"#) == 1
     });
@@ -125,8 +125,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     }
     // Root's client may read both; of the service's helper the further group opens one, and nothing
     // the other.
-    place.files.iter().for_each(|file| make_cold(file));
-    assert!(place.run(&["5000", "open"], &place.files).is_right());
+    served.files.iter().for_each(|file| make_cold(file));
+    assert!(served.run(&["5000", "open"], &served.files).is_right());
     assert_eq!(
         (
             backend.counter(r#"answers_total{result="done"}"#),
@@ -135,9 +135,9 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
         (2, 1)
     );
     // The user itself may ask without being named.
-    let strange = place.files[0].join("below");
-    let said = place.run(&["5000", "as", &USER.to_string()], &[strange]);
-    assert_eq!(said.count("answered"), 1);
+    let strange = served.files[0].join("below");
+    let answers = served.run(&["5000", "as", &USER.to_string()], &[strange]);
+    assert_eq!(answers.count("answered"), 1);
 }
 
 /// Needs: root, who alone has to name a user
@@ -155,21 +155,25 @@ fn service_does_not_start_when_root_names_no_user() {
         .arg(&socket)
         .output()
         .unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
     assert!(
-        said(&refused).contains("--user www-data"),
+        stderr_text(&refused).contains("--user www-data"),
         "{}",
-        said(&refused)
+        stderr_text(&refused)
     );
     assert!(!socket.exists());
-    let run = |words: &[&str], command: &[&str]| {
+    let run = |options: &[&str], command: &[&str]| {
         let socket = ["--socket", socket.to_str().unwrap()];
-        let words = [&socket, words, &["--"], command].concat();
-        let output = backend(folder.path(), &words).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        let options = [&socket, options, &["--"], command].concat();
+        let output = backend(folder.path(), &options).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{options:?}: {}",
+            stderr_text(&output)
+        );
         output
     };
-    assert_eq!(said(&run(&["--user", "root"], &["true"])), "");
+    assert_eq!(stderr_text(&run(&["--user", "root"], &["true"])), "");
     // What is started beside it is the same user, in the group that was named.
     for (user, expected) in [
         ("4711:4712", "4711 4712 4712\n"),
@@ -179,7 +183,7 @@ fn service_does_not_start_when_root_names_no_user() {
             &["--user", user],
             &["sh", "-c", "echo $(id -u) $(id -g) $(id -G)"],
         );
-        assert_eq!(said(&output), "", "{user}");
+        assert_eq!(stderr_text(&output), "", "{user}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{user}");
     }
 }
@@ -195,7 +199,7 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let socket = folder.path().join("socket");
     let run = |user: &str| {
-        let words = [
+        let options = [
             "--socket",
             socket.to_str().unwrap(),
             "--user",
@@ -203,7 +207,7 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
             "--",
             "true",
         ];
-        let open = backend(folder.path(), &words);
+        let open = backend(folder.path(), &options);
         let mut command = Command::new("setpriv");
         command.args(["--reuid=4711", "--regid=4711", "--clear-groups"]);
         command
@@ -213,16 +217,16 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
             .unwrap()
     };
     let refused = run("4712:4712");
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
     assert!(
-        said(&refused).contains("only root can become 4712:4712"),
+        stderr_text(&refused).contains("only root can become 4712:4712"),
         "{}",
-        said(&refused)
+        stderr_text(&refused)
     );
     assert!(!socket.exists());
     // The user that it already is.
     let same = run("4711:4711");
-    assert_eq!((same.status.code(), &*said(&same)), (Some(0), ""));
+    assert_eq!((same.status.code(), &*stderr_text(&same)), (Some(0), ""));
 }
 
 /// A message in the layout of the protocol, with any version, kind and flags.
@@ -275,12 +279,12 @@ fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_ser
     if !is_root() {
         return skip(NAME, "root, to be two users");
     }
-    let place = client::ServedFiles::new(2);
-    let [public, secret] = &place.files[..] else {
+    let served = client::ServedFiles::new(2);
+    let [public, secret] = &served.files[..] else {
         unreachable!()
     };
     fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
-    let closed = place.root().join("closed");
+    let closed = served.root().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::write(closed.join("file"), "x").unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
@@ -290,9 +294,9 @@ fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_ser
         (secret.clone(), denied),
         (closed.join("file"), denied),
         (closed.join("none"), denied),
-        (place.root().join("none"), Some(ErrorKind::NotFound)),
+        (served.root().join("none"), Some(ErrorKind::NotFound)),
     ];
-    let backend = Backend::start_with(&["--user", "root"], &place.root(), &place.socket());
+    let backend = Backend::start_with(&["--user", "root"], &served.root(), &served.socket());
     // Whatever a file is, the answers are the same: closed, done, another version.
     let expected = BTreeSet::from([
         Vec::new(),
@@ -306,7 +310,7 @@ fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_ser
         set_thread_res_gid(group, group, group).unwrap();
         set_thread_res_uid(user, user, user).unwrap();
         for (path, opened) in &paths {
-            let found = answers(&place.socket(), path);
+            let found = answers(&served.socket(), path);
             assert_eq!(found, (expected.clone(), *opened), "{path:?}");
         }
     };
@@ -332,14 +336,14 @@ fn service_does_not_start_when_its_user_cannot_reach_a_root() {
     let closed = fs::Permissions::from_mode(0o700);
     fs::set_permissions(folder.path().join("closed"), closed).unwrap();
     let socket = folder.path().join("socket");
-    let words = ["--socket", socket.to_str().unwrap(), "--user", "4711:4711"];
-    let refused = backend(&root, &[&words[..], &["--", "true"]].concat());
+    let options = ["--socket", socket.to_str().unwrap(), "--user", "4711:4711"];
+    let refused = backend(&root, &[&options[..], &["--", "true"]].concat());
     let refused = { refused }.output().unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
     assert!(
-        said(&refused).contains("as user 4711:4711: cannot open the root"),
+        stderr_text(&refused).contains("as user 4711:4711: cannot open the root"),
         "{}",
-        said(&refused)
+        stderr_text(&refused)
     );
 }
 
@@ -402,7 +406,7 @@ const REQUESTS: [(&str, &str); 14] = [
 ];
 
 fn responses(apache: &Apache) -> Vec<String> {
-    let ask = |line: &str| {
+    let response = |line: &str| {
         let (start, field) = line.split_once('|').unwrap_or((line, "X: y"));
         let request =
             format!("{start} HTTP/1.1\r\nHost: site.test\r\nConnection: close\r\n{field}\r\n\r\n");
@@ -410,7 +414,7 @@ fn responses(apache: &Apache) -> Vec<String> {
         // A character for each byte, so that any difference is seen.
         response.into_iter().map(char::from).collect()
     };
-    REQUESTS.iter().map(|(line, _)| ask(line)).collect()
+    REQUESTS.iter().map(|(line, _)| response(line)).collect()
 }
 
 /// Needs: root, to become two users; the programs apache2 and apxs: scripts/setup
@@ -484,7 +488,7 @@ fn requested_bytes_are_in_memory_when_the_service_may_not_probe_residency() {
     let root = tree.make_cold();
     let sockets = folder();
     let socket = sockets.path().join("socket");
-    let words = [
+    let options = [
         "--user",
         "nobody",
         "--allow-user",
@@ -492,7 +496,7 @@ fn requested_bytes_are_in_memory_when_the_service_may_not_probe_residency() {
         "--prefetch-max",
         "8MiB",
     ];
-    let backend = Backend::start_with(&words, &root, &socket);
+    let backend = Backend::start_with(&options, &root, &socket);
     let status = Command::new("sh")
         .args(["-c", "exec 3<\"$0\""])
         .arg(root.join("long"))

@@ -5,7 +5,7 @@
 //! says nothing.
 
 use super::conversations;
-use super::faults::{FILES, ServedFiles, built};
+use super::faults::{FILES, NumberedFiles, built};
 use super::support::{Apache, Backend, Over, folder, make_cold, skip, wait_until};
 use rustix::process::Signal;
 use std::fmt::Write as _;
@@ -41,8 +41,8 @@ while head := asked.read(4):
 fn certificate() -> Result<&'static Path, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flashpache-tls");
-        fs::create_dir_all(&place).unwrap();
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flashpache-tls");
+        fs::create_dir_all(&directory).unwrap();
         let output = Command::new("openssl")
             .args([
                 "req",
@@ -55,14 +55,14 @@ fn certificate() -> Result<&'static Path, String> {
             ])
             .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
             .arg("-keyout")
-            .arg(place.join("key.pem"))
+            .arg(directory.join("key.pem"))
             .arg("-out")
-            .arg(place.join("certificate.pem"))
+            .arg(directory.join("certificate.pem"))
             .output()
             .map_err(|error| format!("openssl: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "openssl: {said}");
-        Ok(place)
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "openssl: {stderr}");
+        Ok(directory)
     });
     made.as_deref().map_err(Clone::clone)
 }
@@ -91,9 +91,9 @@ pub const MODULE: &str = "LoadModule ssl_module /usr/lib/apache2/modules/mod_ssl
 
 /// What makes a host speak TLS.
 pub fn host() -> String {
-    let place = certificate().unwrap().display();
+    let directory = certificate().unwrap().display();
     format!(
-        "SSLEngine On\nSSLCertificateFile {place}/certificate.pem\nSSLCertificateKeyFile {place}/key.pem\n"
+        "SSLEngine On\nSSLCertificateFile {directory}/certificate.pem\nSSLCertificateKeyFile {directory}/key.pem\n"
     )
 }
 
@@ -106,15 +106,15 @@ pub fn exchange(address: &str, requests: impl Iterator<Item = Vec<u8>>) -> Vec<V
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut asked = Vec::new();
+    let mut sent_bytes = Vec::new();
     for request in requests {
-        asked.extend((request.len() as u32).to_le_bytes());
-        asked.extend(request);
+        sent_bytes.extend((request.len() as u32).to_le_bytes());
+        sent_bytes.extend(request);
     }
     let mut stdin = client.stdin.take().unwrap();
-    let asking = std::thread::spawn(move || stdin.write_all(&asked));
+    let sending = std::thread::spawn(move || stdin.write_all(&sent_bytes));
     let output = client.wait_with_output().unwrap();
-    asking.join().unwrap().unwrap();
+    sending.join().unwrap().unwrap();
     assert!(output.status.success(), "the client: {}", output.status);
     let mut responses = Vec::new();
     let mut rest = &output.stdout[..];
@@ -131,15 +131,15 @@ pub fn exchange(address: &str, requests: impl Iterator<Item = Vec<u8>>) -> Vec<V
 /// whether curl then takes the answer is chance. All on one connection, as long as Apache keeps it.
 pub fn fetch_http2(address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
     let out = folder();
-    let (mut configuration, mut asked) = (String::new(), Vec::new());
+    let (mut configuration, mut fetched) = (String::new(), Vec::new());
     for line in lines {
-        let file = out.path().join(asked.len().to_string());
+        let file = out.path().join(fetched.len().to_string());
         if let Some(block) = block(address, line, &file) {
-            if !asked.is_empty() {
+            if !fetched.is_empty() {
                 configuration += "next\n";
             }
             configuration += &block;
-            asked.push((line.clone(), file));
+            fetched.push((line.clone(), file));
         }
     }
     let file = out.path().join("curl.conf");
@@ -152,7 +152,7 @@ pub fn fetch_http2(address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
         .stderr(Stdio::null())
         .status()
         .unwrap();
-    asked
+    fetched
         .into_iter()
         // A stream that was reset has no response.
         .map(|(line, file)| (line, fs::read(file).unwrap_or_default()))
@@ -199,9 +199,9 @@ fn block(address: &str, line: &str, out: &Path) -> Option<String> {
 
 /// Fetches all files by curl, over one connection after the other or over many at once, and looks
 /// at each.
-fn are_right(place: &ServedFiles, apache: &Apache, protocol: &str, at_once: bool) {
+fn are_right(served: &NumberedFiles, apache: &Apache, protocol: &str, at_once: bool) {
     let out = folder();
-    (0..FILES).for_each(|number| make_cold(&place.file(number)));
+    (0..FILES).for_each(|number| make_cold(&served.file(number)));
     let mut curl = Command::new("curl");
     curl.args([
         "--disable",
@@ -225,12 +225,12 @@ fn are_right(place: &ServedFiles, apache: &Apache, protocol: &str, at_once: bool
     assert!(fetched.success(), "{protocol}: {fetched}");
     for number in 0..FILES {
         let got = fs::read(out.path().join(number.to_string())).unwrap();
-        let expected = fs::read(place.file(number)).unwrap();
+        let expected = fs::read(served.file(number)).unwrap();
         assert!(got == expected, "{protocol}: {number}");
     }
 }
 
-fn asked(backend: &Option<Backend>) -> u64 {
+fn request_count(backend: &Option<Backend>) -> u64 {
     backend
         .as_ref()
         .map_or(0, |backend| backend.counter("requests_total"))
@@ -244,17 +244,17 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
     if let Err(why) = available() {
         return skip(name, &why);
     }
-    let place = ServedFiles::new();
-    let mut backend = Some(place.backend());
+    let served = NumberedFiles::new();
+    let mut backend = Some(served.backend());
     let more = format!(
         "{MODULE}Listen 127.0.0.1:@STATUS@\nLoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\n\
          Protocols h2 http/1.1\nHeadwayEnable On\nHeadwayTimeout 300\n<VirtualHost 127.0.0.1:@PORT@>\n{}</VirtualHost>",
         host()
     );
-    let apache = Apache::start("event", &place.configuration(&module, &more));
+    let apache = Apache::start("event", &served.configuration(&module, &more));
     let fetch = |at_once: bool| {
         for protocol in ["--http1.1", "--http2"] {
-            are_right(&place, &apache, protocol, at_once);
+            are_right(&served, &apache, protocol, at_once);
         }
     };
     let over = AtomicBool::new(false);
@@ -267,10 +267,10 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
         });
         for _ in 0..3 {
             wait_until("no request arrives", || {
-                fetching.is_finished() || asked(&backend) > 20
+                fetching.is_finished() || request_count(&backend) > 20
             });
             backend.take().unwrap().kill();
-            backend = Some(place.backend());
+            backend = Some(served.backend());
         }
     });
     assert!(apache.counter("Answered") > 50);
@@ -283,7 +283,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
     drop(backend);
 
     // Each thread of Apache that has to ask wants a connection of its own.
-    let words = [
+    let options = [
         "--max-connections",
         "1",
         "--helpers",
@@ -292,7 +292,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
         "1",
     ];
     let before = apache.counter("Fallbacks");
-    let full = Backend::start_with(&words, &place.root(), &place.socket());
+    let full = Backend::start_with(&options, &served.root(), &served.socket());
     wait_until("no client is rejected", || {
         fetch(true);
         full.counter(r#"connections_closed_total{reason="full"}"#)

@@ -130,7 +130,7 @@ impl Drop for Program {
 }
 
 /// Servers of one site.
-struct Site {
+struct SiteServers {
     _programs: Vec<Program>,
     address: String,
     _folder: tempfile::TempDir,
@@ -139,9 +139,9 @@ struct Site {
 /// What a server is started with beside its configuration.
 type Environment<'a> = &'a [(&'a str, &'a str)];
 
-impl Site {
+impl SiteServers {
     /// lighttpd with PHP-FPM behind it.
-    fn lighttpd(php: &Path, root: &Path, environment: Environment<'_>) -> Site {
+    fn lighttpd(php: &Path, root: &Path, environment: Environment<'_>) -> SiteServers {
         let folder = folder();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let [port] = free_ports();
@@ -159,11 +159,12 @@ impl Site {
         let fpm = write("fpm.conf", FPM, "user = www-data\ngroup = www-data\n");
         let user = "server.username = \"www-data\"\nserver.groupname = \"www-data\"\n";
         let lighttpd = write("lighttpd.conf", LIGHTTPD, user);
-        let start = |program: &Path, words: &[&str], file: &Path, is_there: &dyn Fn() -> bool| {
-            let mut command = Command::new(program);
-            command.args(words).arg(file);
-            Program::start(command.envs(environment.iter().copied()), is_there)
-        };
+        let start =
+            |program: &Path, arguments: &[&str], file: &Path, is_there: &dyn Fn() -> bool| {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(file);
+                Program::start(command.envs(environment.iter().copied()), is_there)
+            };
         let socket = folder.path().join("php");
         let php = start(php, &["-n", "-F", "-y"], &fpm, &|| {
             UnixStream::connect(&socket).is_ok()
@@ -173,14 +174,14 @@ impl Site {
         let lighttpd = start(server, &["-D", "-f"], &lighttpd, &|| {
             TcpStream::connect(&address).is_ok()
         });
-        Site {
+        SiteServers {
             _programs: vec![lighttpd, php],
             address,
             _folder: folder,
         }
     }
 
-    fn python(root: &Path, environment: Environment<'_>) -> Site {
+    fn python(root: &Path, environment: Environment<'_>) -> SiteServers {
         let [port] = free_ports();
         let address = format!("127.0.0.1:{port}");
         let mut command = Command::new("python3");
@@ -192,7 +193,7 @@ impl Site {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let server = Program::start(&mut command, || TcpStream::connect(&address).is_ok());
-        Site {
+        SiteServers {
             _programs: vec![server],
             address,
             _folder: folder(),
@@ -247,7 +248,7 @@ fn spread(responses: &[(String, Vec<u8>)], version: &str, statuses: &[&str]) {
 /// service.
 fn agree(
     mut tree: Tree,
-    start: impl Fn(&Path, Environment<'_>) -> Site,
+    start: impl Fn(&Path, Environment<'_>) -> SiteServers,
     check: impl Fn(&[(String, Vec<u8>)]),
 ) {
     let root = tree.make_cold();
@@ -300,7 +301,8 @@ fn lighttpd_and_php_answer_the_same_when_they_are_preloaded() {
             "no lighttpd, or no php-fpm: scripts/setup installs them",
         );
     };
-    let start = |root: &Path, environment: Environment<'_>| Site::lighttpd(&php, root, environment);
+    let start =
+        |root: &Path, environment: Environment<'_>| SiteServers::lighttpd(&php, root, environment);
     agree(Tree::filled(fill_with_programs), start, |responses| {
         let statuses = ["200", "206", "301", "304", "400", "403", "404", "416"];
         spread(responses, "1.1", &statuses);
@@ -309,14 +311,14 @@ fn lighttpd_and_php_answer_the_same_when_they_are_preloaded() {
             .find(|(case, _)| case == PROGRAMS[0])
             .unwrap();
         let text = String::from_utf8_lossy(&program.1);
-        for said in [
+        for part in [
             "a\nc\n",
             "deep.inc",
             "abcdefghijklmnopqrstuvwxyz",
             "one two three",
             "refused",
         ] {
-            assert!(text.contains(said), "{said}: {text}");
+            assert!(text.contains(part), "{part}: {text}");
         }
     });
 }
@@ -328,7 +330,7 @@ fn pythons_server_answers_the_same_when_it_is_preloaded() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skip(NAME, "no python3");
     }
-    agree(Tree::new(), Site::python, |responses| {
+    agree(Tree::new(), SiteServers::python, |responses| {
         spread(responses, "1.0", &["200", "301", "304", "404", "501"]);
     });
 }

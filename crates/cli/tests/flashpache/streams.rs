@@ -6,7 +6,7 @@
 //!
 //! Sources: RFC 9113 (frames, flow control), RFC 7541 (header blocks).
 
-use super::faults::{FILES, ServedFiles, built};
+use super::faults::{FILES, NumberedFiles, built};
 use super::support::{Apache, Backend, Over, TIMEOUT, make_cold, wait_until};
 use std::collections::HashMap;
 use std::fs;
@@ -62,14 +62,14 @@ fn receive(stream: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
 fn fetch(address: &str, targets: &[String]) -> Vec<Vec<u8>> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let mut asked = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let window = [&[0, 4][..], &WINDOW.to_be_bytes()].concat();
-    asked.extend(frame(SETTINGS, 0, 0, &window));
+    bytes.extend(frame(SETTINGS, 0, 0, &window));
     let number = |at: usize| 2 * at as u32 + 1;
     for (at, target) in targets.iter().enumerate() {
-        asked.extend(request(number(at), target));
+        bytes.extend(request(number(at), target));
     }
-    stream.write_all(&asked).unwrap();
+    stream.write_all(&bytes).unwrap();
     let mut bodies: HashMap<u32, Vec<u8>> = HashMap::new();
     let mut open = targets.len();
     while open > 0 {
@@ -102,28 +102,28 @@ fn fetch(address: &str, targets: &[String]) -> Vec<Vec<u8>> {
 
 /// Small files, which the module sends from memory, and large ones, which it sends by their
 /// descriptor.
-fn enlarge(place: &ServedFiles) {
+fn enlarge(served: &NumberedFiles) {
     for number in (0..FILES).step_by(4) {
         let contents = format!("large {number} ").repeat(20_000);
-        fs::write(place.file(number), contents).unwrap();
+        fs::write(served.file(number), contents).unwrap();
     }
 }
 
-fn start(place: &ServedFiles, module: &Path) -> Apache {
+fn start(served: &NumberedFiles, module: &Path) -> Apache {
     let more = "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c http/1.1\nHeadwayEnable On";
-    Apache::start("event", &place.configuration(module, more))
+    Apache::start("event", &served.configuration(module, more))
 }
 
 /// One connection's worth of all files, in memory or not.
-fn are_right(place: &ServedFiles, apache: &Apache) {
+fn are_right(served: &NumberedFiles, apache: &Apache) {
     let targets: Vec<String> = (0..FILES).map(|number| format!("/f{number}")).collect();
     for (number, body) in fetch(&apache.address, &targets).iter().enumerate() {
-        let expected = fs::read(place.file(number)).unwrap();
+        let expected = fs::read(served.file(number)).unwrap();
         assert!(*body == expected, "{number}: {} bytes", body.len());
     }
 }
 
-fn asked(backend: &Option<Backend>) -> u64 {
+fn request_count(backend: &Option<Backend>) -> u64 {
     backend
         .as_ref()
         .map_or(0, |backend| backend.counter("requests_total"))
@@ -134,11 +134,11 @@ fn asked(backend: &Option<Backend>) -> u64 {
 fn files_are_complete_when_streams_share_a_connection_with_small_reads() {
     let name = "files_are_complete_when_streams_share_a_connection_with_small_reads";
     let Some(module) = built(name) else { return };
-    let place = ServedFiles::new();
-    enlarge(&place);
-    let mut backend = Some(place.backend());
-    let apache = start(&place, &module);
-    are_right(&place, &apache);
+    let served = NumberedFiles::new();
+    enlarge(&served);
+    let mut backend = Some(served.backend());
+    let apache = start(&served, &module);
+    are_right(&served, &apache);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _end = Over(&over);
@@ -146,8 +146,8 @@ fn files_are_complete_when_streams_share_a_connection_with_small_reads() {
             .map(|_| {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        (0..FILES).for_each(|number| make_cold(&place.file(number)));
-                        are_right(&place, &apache);
+                        (0..FILES).for_each(|number| make_cold(&served.file(number)));
+                        are_right(&served, &apache);
                     }
                 })
             })
@@ -155,10 +155,10 @@ fn files_are_complete_when_streams_share_a_connection_with_small_reads() {
         for _ in 0..2 {
             wait_until("no request arrives", || {
                 let failed = fetching.iter().any(|thread| thread.is_finished());
-                failed || asked(&backend) > 20
+                failed || request_count(&backend) > 20
             });
             backend.take().unwrap().kill();
-            backend = Some(place.backend());
+            backend = Some(served.backend());
         }
     });
     assert!(apache.counter("Answered") > 20);

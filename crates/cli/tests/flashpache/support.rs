@@ -30,8 +30,8 @@ fn make(folder: &str) -> Result<PathBuf, String> {
         .arg("CFLAGS=-Werror")
         .output()
         .map_err(|error| format!("make: {error}"))?;
-    let said = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success(), "make {folder}: {said}");
+    let stderr = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "make {folder}: {stderr}");
     Ok(out)
 }
 
@@ -49,7 +49,7 @@ pub fn module() -> Result<PathBuf, String> {
         for program in ["apxs", "apache2"] {
             let there = ["/usr/bin", "/usr/sbin", "/usr/local/bin"]
                 .iter()
-                .any(|place| Path::new(place).join(program).is_file());
+                .any(|directory| Path::new(directory).join(program).is_file());
             if !there {
                 return Err(format!("no {program}: scripts/setup installs it"));
             }
@@ -90,19 +90,19 @@ impl Backend {
     }
 
     /// With more words on its command line.
-    pub fn start_with(words: &[&str], root: &Path, socket: &Path) -> Backend {
-        Backend::start_under(&[], words, root, socket)
+    pub fn start_with(options: &[&str], root: &Path, socket: &Path) -> Backend {
+        Backend::start_under(&[], options, root, socket)
     }
 
     /// Starts the service as the arguments of another command, in whose place it runs. Keeps
     /// nothing, unless the words say so: most tests want files to be cold that were not a moment
     /// ago.
-    pub fn start_under(command: &[&str], words: &[&str], root: &Path, socket: &Path) -> Backend {
-        let nothing: &[&str] = match words.contains(&"--pin-max") {
+    pub fn start_under(command: &[&str], options: &[&str], root: &Path, socket: &Path) -> Backend {
+        let nothing: &[&str] = match options.contains(&"--pin-max") {
             true => &[],
             false => &["--pin-max", "0"],
         };
-        let user: &[&str] = match is_root() && !words.contains(&"--user") {
+        let user: &[&str] = match is_root() && !options.contains(&"--user") {
             true => &["--user", "root"],
             false => &[],
         };
@@ -112,7 +112,7 @@ impl Backend {
             .args(["backend", "--status", "127.0.0.1:0"])
             .args(["--allow-user", "www-data", "--allow-user", "nobody"])
             .args([nothing, user].concat())
-            .args(words)
+            .args(options)
             .arg("--root")
             .arg(root)
             .arg("--socket")
@@ -121,8 +121,8 @@ impl Backend {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
         let status = line
             .split("http://")
             .nth(1)
@@ -212,8 +212,8 @@ fn is_listened_on(port: u16) -> bool {
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
     sockets.lines().any(|line| {
         // Number, own address and port in hexadecimal, the other's, and the state.
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words[1].ends_with(&format!(":{port:04X}")) && words[3] == LISTEN
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == LISTEN
     })
 }
 
@@ -250,9 +250,9 @@ impl Apache {
         let file = folder.path().join("apache.conf");
         fs::write(&file, text).unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let words = [command, &["/usr/sbin/apache2"]].concat();
-        let child = Command::new(words[0])
-            .args(&words[1..])
+        let command_line = [command, &["/usr/sbin/apache2"]].concat();
+        let child = Command::new(command_line[0])
+            .args(&command_line[1..])
             .args(["-D", "FOREGROUND", "-f"])
             .arg(&file)
             .stdin(Stdio::null())

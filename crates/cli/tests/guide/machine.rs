@@ -297,7 +297,7 @@ fn wrong_output(state: &Path, page: &Page) -> Option<String> {
 
 /// Prints what was pasted and what came of it, to be read with `--nocapture`.
 fn transcript(name: &str, state: &Path, page: &Page) -> String {
-    let mut told = format!("\n=== {name}\n");
+    let mut text = format!("\n=== {name}\n");
     for (number, block) in page.blocks.iter().enumerate() {
         let what = match &block.kind {
             Kind::Output => continue,
@@ -307,12 +307,12 @@ fn transcript(name: &str, state: &Path, page: &Page) -> String {
             _ => "run".to_owned(),
         };
         let output = read(state.join(format!("{number}.out")));
-        let _ = write!(told, "--- line {}, {what}\n{}", block.line, block.text);
+        let _ = write!(text, "--- line {}, {what}\n{}", block.line, block.text);
         for line in output.lines() {
-            let _ = writeln!(told, "    {line}");
+            let _ = writeln!(text, "    {line}");
         }
     }
-    told
+    text
 }
 
 /// Runs the blocks of a page in order, in an empty directory.

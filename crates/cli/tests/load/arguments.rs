@@ -2,10 +2,10 @@
 
 use super::{headway, load};
 
-fn refused(words: &[&str], part: &str) {
-    let (code, out, err) = load(words);
-    assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
-    assert!(err.contains(part), "{words:?}: {err}");
+fn refused(arguments: &[&str], part: &str) {
+    let (code, out, err) = load(arguments);
+    assert_eq!((code, out.as_str()), (2, ""), "{arguments:?}: {err}");
+    assert!(err.contains(part), "{arguments:?}: {err}");
 }
 
 const URL: &str = "http://127.0.0.1:1/";
@@ -74,7 +74,7 @@ fn options_of_other_tools_get_a_hint() {
 
 #[test]
 fn profile_without_points_is_a_usage_error() {
-    for (words, part) in [
+    for (arguments, part) in [
         (["--loads", "0"], "above 0"),
         (["--loads", "-20"], "not a list of loads"),
         (["--loads", ""], "not a list of loads"),
@@ -82,9 +82,9 @@ fn profile_without_points_is_a_usage_error() {
         (["--repeats", "0"], "1 or more"),
         (["--capacity", "0"], "above 0"),
     ] {
-        let (code, _, err) = headway(&[&["profile", URL], words.as_slice()].concat());
-        assert_eq!(code, 2, "{words:?}: {err}");
-        assert!(err.contains(part), "{words:?}: {err}");
+        let (code, _, err) = headway(&[&["profile", URL], arguments.as_slice()].concat());
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+        assert!(err.contains(part), "{arguments:?}: {err}");
     }
 }
 

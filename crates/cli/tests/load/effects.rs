@@ -27,19 +27,19 @@ fn responses_are_slower_with_a_bandwidth_limit() {
     let body = "x".repeat(20_000);
     let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n{body}");
     let server = Responding::start(Manner::Responses(Box::leak(response.into_boxed_str())));
-    let words = ["-c", "1", "-n", "2", "--bandwidth", "400kbit"];
-    let json = measured(&[&[server.url.as_str()], &words[..]].concat());
+    let arguments = ["-c", "1", "-n", "2", "--bandwidth", "400kbit"];
+    let json = measured(&[&[server.url.as_str()], &arguments[..]].concat());
     assert_eq!(json["load"]["bandwidth_bits_per_s"], 400_000);
     // 40 kB at 50 kB/s, less the initial burst of a tenth of a second.
     lasts_at_least(&json, 0.6);
 }
 
 /// Between the intended starts of a run at 200 requests/s, in the order of the schedule.
-fn gaps(place: &Path, words: &[&str]) -> Vec<u64> {
+fn gaps(directory: &Path, arguments: &[&str]) -> Vec<u64> {
     let server = Responding::start(GOOD);
-    let run = place.join(format!("run{}", words.concat()));
+    let run = directory.join(format!("run{}", arguments.concat()));
     let fixed = ["--rate", "200", "-n", "30", "-o", run.to_str().unwrap()];
-    let (code, _, err) = headway(&[&["load", &server.url], &fixed[..], words].concat());
+    let (code, _, err) = headway(&[&["load", &server.url], &fixed[..], arguments].concat());
     assert_eq!(code, 0, "{err}");
     let rows = Run::open(&run).unwrap().rows().unwrap();
     let rows: Vec<Row> = rows.flat_map(Result::unwrap).collect();
@@ -50,36 +50,36 @@ fn gaps(place: &Path, words: &[&str]) -> Vec<u64> {
 
 #[test]
 fn starts_are_equally_spaced_when_arrivals_are_constant_and_not_otherwise() {
-    let place = tempfile::tempdir().unwrap();
-    let constant = gaps(place.path(), &["--arrivals", "constant"]);
+    let directory = tempfile::tempdir().unwrap();
+    let constant = gaps(directory.path(), &["--arrivals", "constant"]);
     assert_eq!(constant, [5_000_000; 29]);
-    let poisson = gaps(place.path(), &[]);
+    let poisson = gaps(directory.path(), &[]);
     assert_eq!(poisson.len(), 29);
     assert!(poisson.iter().any(|gap| *gap > 10_000_000), "{poisson:?}");
-    assert_eq!(gaps(place.path(), &["--seed", "1"]), poisson);
-    assert_ne!(gaps(place.path(), &["--seed", "2"]), poisson);
+    assert_eq!(gaps(directory.path(), &["--seed", "1"]), poisson);
+    assert_ne!(gaps(directory.path(), &["--seed", "2"]), poisson);
 }
 
 #[test]
 fn connections_come_from_the_source_addresses_given() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let (tell, told) = mpsc::channel::<IpAddr>();
+    let (sender, receiver) = mpsc::channel::<IpAddr>();
     std::thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
             let mut head = [0; 1024];
             if client.read(&mut head).is_ok_and(|bytes| bytes > 0) {
-                tell.send(client.peer_addr().unwrap().ip()).unwrap();
+                sender.send(client.peer_addr().unwrap().ip()).unwrap();
                 let response =
                     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
                 client.write_all(response).unwrap();
             }
         }
     });
-    let words = ["-n", "4", "-c", "1", "--source", "127.0.0.77,127.0.0.78"];
-    let (code, _, err) = load(&[&[url.as_str()], &words[..]].concat());
+    let arguments = ["-n", "4", "-c", "1", "--source", "127.0.0.77,127.0.0.78"];
+    let (code, _, err) = load(&[&[url.as_str()], &arguments[..]].concat());
     assert_eq!(code, 0, "{err}");
-    let from: Vec<String> = told.try_iter().map(|from| from.to_string()).collect();
+    let from: Vec<String> = receiver.try_iter().map(|from| from.to_string()).collect();
     assert_eq!(from.len(), 4);
     assert!(
         ["127.0.0.77", "127.0.0.78"]

@@ -6,11 +6,11 @@ use super::{finished, headway, load, skip};
 use std::process::Command;
 
 /// Fails with exit code 1 and every part in its message.
-fn fails(words: &[&str], parts: &[&str]) {
-    let (code, _, err) = headway(&[&["load"], words].concat());
-    assert_eq!(code, 1, "{words:?}: {err}");
+fn fails(arguments: &[&str], parts: &[&str]) {
+    let (code, _, err) = headway(&[&["load"], arguments].concat());
+    assert_eq!(code, 1, "{arguments:?}: {err}");
     for part in parts {
-        assert!(err.contains(part), "{words:?}: {err}");
+        assert!(err.contains(part), "{arguments:?}: {err}");
     }
 }
 
@@ -122,25 +122,25 @@ fn error_lists_the_allowed_cpus() {
 
 #[test]
 fn directory_is_not_overwritten_when_it_is_not_a_run() {
-    let place = tempfile::tempdir().unwrap();
-    let precious = place.path().join("precious");
+    let directory = tempfile::tempdir().unwrap();
+    let precious = directory.path().join("precious");
     std::fs::write(&precious, "mine").unwrap();
     let server = Responding::start(GOOD);
-    let path = place.path().to_str().unwrap();
+    let path = directory.path().to_str().unwrap();
     fails(&[&server.url, "-n", "1", "-o", path], &[path, "not a run"]);
     assert_eq!(std::fs::read_to_string(precious).unwrap(), "mine");
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     for command in [["profile", &server.url], ["load", &server.url]] {
         let (code, _, err) = headway(&[command.as_slice(), &["-o", path]].concat());
         assert_eq!(code, 1, "{err}");
     }
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn error_names_the_path_when_the_output_cannot_be_written() {
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
     let below = file.join("run");
     let server = Responding::start(GOOD);
@@ -154,19 +154,19 @@ fn error_names_the_path_when_the_output_cannot_be_written() {
 
 #[test]
 fn error_names_the_file_when_it_has_no_paths() {
-    let place = tempfile::tempdir().unwrap();
-    let list = place.path().join("paths");
-    let list_word = list.to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("paths");
+    let list_path = list.to_str().unwrap();
     fails(
-        &["http://127.0.0.1:1/", "--paths", list_word],
-        &["No such file", list_word],
+        &["http://127.0.0.1:1/", "--paths", list_path],
+        &["No such file", list_path],
     );
     std::fs::write(&list, "/good\nbad\n").unwrap();
     fails(
-        &["http://127.0.0.1:1/", "--paths", list_word],
-        &["line 2", list_word],
+        &["http://127.0.0.1:1/", "--paths", list_path],
+        &["line 2", list_path],
     );
-    let directory = place.path().to_str().unwrap();
+    let directory = directory.path().to_str().unwrap();
     fails(
         &["http://127.0.0.1:1/", "--fileset", directory],
         &["holds no file set", "headway fileset create"],

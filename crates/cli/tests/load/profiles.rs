@@ -7,16 +7,24 @@ use std::path::Path;
 use std::process::Stdio;
 
 /// A profile of short points.
-fn profile(server: &Responding, run: &Path, words: &[&str]) -> (i32, String, String) {
+fn profile(server: &Responding, run: &Path, arguments: &[&str]) -> (i32, String, String) {
     let short = ["-d", "200ms", "--warmup", "0", "-c", "2", "-o"];
     let run = run.to_str().unwrap();
-    headway(&[&["profile", &server.url], short.as_slice(), &[run], words].concat())
+    headway(
+        &[
+            &["profile", &server.url],
+            short.as_slice(),
+            &[run],
+            arguments,
+        ]
+        .concat(),
+    )
 }
 
 #[test]
 fn points_are_percentages_of_the_measured_capacity() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("profile");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("profile");
     let server = Responding::start(LATE);
     let (code, out, err) = profile(&server, &run, &["--loads", "20,50", "--repeats", "2"]);
     assert_eq!(code, 0, "{err}");
@@ -57,12 +65,12 @@ fn points_are_percentages_of_the_measured_capacity() {
 
 #[test]
 fn capacity_is_not_measured_when_given() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("profile");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("profile");
     let server = Responding::start(GOOD);
-    let log = place.path().join("log");
+    let log = directory.path().join("log");
     let after = format!("echo \"$HEADWAY_POINT $HEADWAY_RATE\" >>{}", log.display());
-    let words = [
+    let arguments = [
         "--capacity",
         "400",
         "--loads",
@@ -71,7 +79,7 @@ fn capacity_is_not_measured_when_given() {
         "--quiet",
     ];
     let after = ["--after-point", after.as_str()];
-    let (code, out, err) = profile(&server, &run, &[&words[..], &after].concat());
+    let (code, out, err) = profile(&server, &run, &[&arguments[..], &after].concat());
     assert_eq!((code, err.as_str()), (0, ""));
     let done = std::fs::read_to_string(&log).unwrap();
     assert_eq!(done, "points/0.50-1 200\npoints/1.50-1 600\n");
@@ -85,11 +93,11 @@ fn capacity_is_not_measured_when_given() {
 
 #[test]
 fn profile_continues_with_the_same_arguments() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (run, log, go) = (
-        place.path().join("profile"),
-        place.path().join("log"),
-        place.path().join("go"),
+        directory.path().join("profile"),
+        directory.path().join("log"),
+        directory.path().join("go"),
     );
     // Fails at the second point until the file `go` exists.
     let command = format!(
@@ -97,7 +105,7 @@ fn profile_continues_with_the_same_arguments() {
         log.display(),
         go.display()
     );
-    let words = [
+    let arguments = [
         "--capacity",
         "100",
         "--loads",
@@ -106,7 +114,7 @@ fn profile_continues_with_the_same_arguments() {
         &command,
     ];
     let server = Responding::start(GOOD);
-    let (code, _, err) = profile(&server, &run, &words);
+    let (code, _, err) = profile(&server, &run, &arguments);
     assert_eq!(code, 1);
     assert!(
         err.contains("--before-point") && err.contains("exit status: 1"),
@@ -114,7 +122,7 @@ fn profile_continues_with_the_same_arguments() {
     );
     assert_eq!(read_json(&run.join("run.json"))["complete"], false);
 
-    let paths = place.path().join("paths");
+    let paths = directory.path().join("paths");
     std::fs::write(&paths, "/a\n").unwrap();
     for (other, what) in [
         (["--timeout", "9s"], "a timeout in ms of 3000, not 9000"),
@@ -128,35 +136,38 @@ fn profile_continues_with_the_same_arguments() {
             "the paths of the addresses, not 1 with",
         ),
     ] {
-        let (code, _, err) = profile(&server, &run, &[words.as_slice(), &other].concat());
+        let (code, _, err) = profile(&server, &run, &[arguments.as_slice(), &other].concat());
         assert_eq!(code, 1);
         let expected = format!("a profile was begun here with {what}");
         assert!(err.contains(&expected), "{err}");
     }
 
     std::fs::write(&go, "").unwrap();
-    let (code, out, err) = profile(&server, &run, &words);
+    let (code, out, err) = profile(&server, &run, &arguments);
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("continuing: 1 of 2 runs are done"), "{err}");
     assert!(out.contains("50 %") && out.contains("80 %"), "{out}");
-    let asked = std::fs::read_to_string(&log).unwrap();
-    let asked: Vec<&str> = asked.lines().collect();
-    assert_eq!(asked, ["points/0.50-1", "points/0.80-1", "points/0.80-1"]);
+    let points = std::fs::read_to_string(&log).unwrap();
+    let points: Vec<&str> = points.lines().collect();
+    assert_eq!(points, ["points/0.50-1", "points/0.80-1", "points/0.80-1"]);
 
-    let (code, _, err) = profile(&server, &run, &words);
+    let (code, _, err) = profile(&server, &run, &arguments);
     assert_eq!(code, 1);
     assert!(err.contains("finished"), "{err}");
 }
 
 #[test]
 fn interrupted_profile_can_be_resumed() {
-    let place = tempfile::tempdir().unwrap();
-    let (run, once) = (place.path().join("profile"), place.path().join("once"));
+    let directory = tempfile::tempdir().unwrap();
+    let (run, once) = (
+        directory.path().join("profile"),
+        directory.path().join("once"),
+    );
     let command = format!(
         "test -e {0} || {{ touch {0}; kill -INT $PPID; }}",
         once.display()
     );
-    let words = [
+    let arguments = [
         "--capacity",
         "100",
         "--loads",
@@ -165,20 +176,20 @@ fn interrupted_profile_can_be_resumed() {
         &command,
     ];
     let server = Responding::start(GOOD);
-    let (code, out, err) = profile(&server, &run, &words);
+    let (code, out, err) = profile(&server, &run, &arguments);
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(
         err.contains("interrupted") && err.contains("continue with the same command"),
         "{err}"
     );
-    let (code, _, err) = profile(&server, &run, &words);
+    let (code, _, err) = profile(&server, &run, &arguments);
     assert_eq!(code, 0, "{err}");
 }
 
 #[test]
 fn point_is_incomplete_when_it_is_interrupted() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("profile");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("profile");
     let server = Responding::start(GOOD);
     let child = serving::headway()
         .args(["profile", &server.url, "--capacity", "400", "--loads", "50"])
@@ -200,20 +211,20 @@ fn point_is_incomplete_when_it_is_interrupted() {
 
 #[test]
 fn there_is_no_capacity_when_no_response_is_good() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     let server = Responding::start(Manner::Responses(missing));
-    let (code, _, err) = profile(&server, &place.path().join("profile"), &[]);
+    let (code, _, err) = profile(&server, &directory.path().join("profile"), &[]);
     assert_eq!(code, 1);
     assert!(err.contains("no good response in the closed loop"), "{err}");
 }
 
 #[test]
 fn profile_fails_when_no_response_is_good_and_the_capacity_was_given() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     let server = Responding::start(Manner::Responses(missing));
-    let run = place.path().join("profile");
+    let run = directory.path().join("profile");
     let (code, out, err) = profile(&server, &run, &["--capacity", "100", "--loads", "50"]);
     assert_eq!(code, 1, "{out}");
     assert!(out.contains("50 %"), "the table is printed: {out}");
@@ -225,10 +236,10 @@ fn profile_fails_when_no_response_is_good_and_the_capacity_was_given() {
 
 #[test]
 fn single_run_is_not_overwritten_by_a_profile() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = Responding::start(GOOD);
-    let words = [
+    let arguments = [
         "load",
         &server.url,
         "-n",
@@ -238,7 +249,7 @@ fn single_run_is_not_overwritten_by_a_profile() {
         "-o",
         run.to_str().unwrap(),
     ];
-    assert_eq!(headway(&words).0, 0);
+    assert_eq!(headway(&arguments).0, 0);
     let (code, _, err) = profile(&server, &run, &[]);
     assert_eq!(code, 1);
     assert!(err.contains("nothing was changed"), "{err}");

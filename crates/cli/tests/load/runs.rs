@@ -9,16 +9,16 @@ use std::process::{Child, Stdio};
 
 #[test]
 fn every_request_is_in_the_run_directory_when_a_run_ends() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = serving::Server::start_hello(serving::headway(), &[]);
     let url = format!("http://{}/", server.address);
     let status = format!("http://{}/status", server.status);
-    let words = [
+    let arguments = [
         "load", &url, "-n", "500", "-c", "4", "--label", "ours", "--seed", "7",
     ];
     let output = ["-o", run.to_str().unwrap(), "--server-status", &status];
-    let (code, out, err) = headway(&[words.as_slice(), &output].concat());
+    let (code, out, err) = headway(&[arguments.as_slice(), &output].concat());
     assert_eq!(code, 0, "{err}");
     assert!(err.is_empty(), "a progress line in a pipe: {err}");
     assert!(
@@ -41,17 +41,17 @@ fn every_request_is_in_the_run_directory_when_a_run_ends() {
 
 #[test]
 fn no_directory_is_written_when_output_is_not_given() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let server = Responding::start(GOOD);
     let mut command = serving::headway();
     command.args(["load", &server.url, "-n", "10", "-c", "1"]);
-    let (code, out, err) = finished(command.current_dir(place.path()));
+    let (code, out, err) = finished(command.current_dir(directory.path()));
     assert_eq!(code, 0, "{err}");
     assert!(
         out.contains("good responses/s") && !out.contains("analyze"),
         "{out}"
     );
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -86,18 +86,18 @@ fn headers_and_method_are_sent_when_they_are_given() {
     assert_eq!(head["analysis"]["counts"]["complete"], 20);
     assert_eq!(head["analysis"]["throughput_bytes_per_s"], 0.0);
     assert_eq!(head["load"]["method"], "HEAD");
-    let words = ["-H", "Range: bytes=0-0", "-n", "20", "-c", "1"];
-    let ranged = measured(&[&[url.as_str()], &words[..]].concat());
+    let arguments = ["-H", "Range: bytes=0-0", "-n", "20", "-c", "1"];
+    let ranged = measured(&[&[url.as_str()], &arguments[..]].concat());
     assert_eq!(ranged["analysis"]["statuses"][0]["status"], 206);
     assert_eq!(ranged["load"]["headers"][0], "Range: bytes=0-0");
 }
 
 #[test]
 fn finished_run_is_not_overwritten() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = Responding::start(GOOD);
-    let words = [
+    let arguments = [
         "load",
         &server.url,
         "-n",
@@ -107,9 +107,9 @@ fn finished_run_is_not_overwritten() {
         "-o",
         run.to_str().unwrap(),
     ];
-    assert_eq!(headway(&words).0, 0);
+    assert_eq!(headway(&arguments).0, 0);
     let before = std::fs::read(run.join("requests.parquet")).unwrap();
-    let (code, _, err) = headway(&words);
+    let (code, _, err) = headway(&arguments);
     assert_eq!(code, 1);
     assert!(err.contains("finished run"), "{err}");
     assert_eq!(std::fs::read(run.join("requests.parquet")).unwrap(), before);
@@ -117,8 +117,8 @@ fn finished_run_is_not_overwritten() {
 
 #[test]
 fn paths_of_a_list_are_requested_in_turn() {
-    let place = tempfile::tempdir().unwrap();
-    let list = place.path().join("paths");
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("paths");
     std::fs::write(&list, "/index.html\n/missing\n").unwrap();
     let server = serving::Server::start_hello(serving::headway(), &[]);
     let url = format!("http://{}/", server.address);
@@ -132,8 +132,8 @@ fn paths_of_a_list_are_requested_in_turn() {
 
 #[test]
 fn unix_socket_is_requested_when_named() {
-    let place = tempfile::tempdir().unwrap();
-    let server = Responding::start_at(&place.path().join("socket"), GOOD);
+    let directory = tempfile::tempdir().unwrap();
+    let server = Responding::start_at(&directory.path().join("socket"), GOOD);
     let json = measured(&[&server.url, "--rate", "500", "-n", "50"]);
     assert_eq!(json["analysis"]["counts"]["complete"], 50);
     assert!(json["client"]["ports_available"].is_null());
@@ -152,8 +152,8 @@ fn several_servers_share_the_load_when_they_are_named() {
 #[test]
 fn schedule_is_described_when_the_loop_is_open() {
     let server = Responding::start(GOOD);
-    let words = ["--schedule", "200:100ms,200-400:100ms", "--warmup", "0"];
-    let json = measured(&[&[server.url.as_str()], words.as_slice()].concat());
+    let arguments = ["--schedule", "200:100ms,200-400:100ms", "--warmup", "0"];
+    let json = measured(&[&[server.url.as_str()], arguments.as_slice()].concat());
     assert_eq!(json["load"]["mode"], "open");
     assert_eq!(json["load"]["schedule"][1]["to_rps"], 400.0);
     assert_eq!(json["load"]["duration_s"], 0.2);
@@ -184,8 +184,8 @@ fn rows(run: &Path) -> usize {
 
 #[test]
 fn run_is_complete_and_marked_when_interrupted() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = Responding::start(GOOD);
     let child = endless(&server, &run);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -201,8 +201,8 @@ fn run_is_complete_and_marked_when_interrupted() {
 
 #[test]
 fn run_is_readable_and_incomplete_when_it_is_killed() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = Responding::start(GOOD);
     let mut child = endless(&server, &run);
     child.kill().unwrap();
@@ -214,8 +214,8 @@ fn run_is_readable_and_incomplete_when_it_is_killed() {
 }
 
 /// Standard output and error of `headway load` on a terminal of its own.
-fn on_a_terminal(words: &str) -> String {
-    let command = format!("{} load {words}", env!("CARGO_BIN_EXE_headway"));
+fn on_a_terminal(arguments: &str) -> String {
+    let command = format!("{} load {arguments}", env!("CARGO_BIN_EXE_headway"));
     let output = std::process::Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .stdin(Stdio::null())
@@ -229,8 +229,8 @@ fn on_a_terminal(words: &str) -> String {
 #[test]
 fn progress_line_is_replaced_and_removed_on_a_terminal() {
     let server = Responding::start(LATE);
-    let words = format!("{} --rate 200 --warmup 0 -d 1200ms", server.url);
-    let text = on_a_terminal(&words);
+    let arguments = format!("{} --rate 200 --warmup 0 -d 1200ms", server.url);
+    let text = on_a_terminal(&arguments);
     let (progress, result) = text
         .rsplit_once("\r\x1b[K")
         .expect("a line that is replaced");
@@ -242,15 +242,15 @@ fn progress_line_is_replaced_and_removed_on_a_terminal() {
     };
     assert!(lines.iter().any(whole), "{lines:?}");
     assert!(result.contains("good responses/s"), "{result}");
-    let quiet = on_a_terminal(&format!("{words} --quiet"));
+    let quiet = on_a_terminal(&format!("{arguments} --quiet"));
     assert!(!quiet.contains("\x1b[K"), "{quiet}");
 }
 
 #[test]
 fn window_is_the_duration_when_it_ends_before_the_number_of_requests() {
     let server = Responding::start(LATE);
-    let words = ["-d", "300ms", "--warmup", "0", "-c", "1", "-n"];
-    let ended_by = |number| measured(&[&[server.url.as_str()], &words[..], &[number]].concat());
+    let arguments = ["-d", "300ms", "--warmup", "0", "-c", "1", "-n"];
+    let ended_by = |number| measured(&[&[server.url.as_str()], &arguments[..], &[number]].concat());
     // Also where nothing is kept, as here.
     let by_time = ended_by("1000000");
     assert_eq!(by_time["load"]["measured"]["end_ns"], 300_000_000);
@@ -265,8 +265,8 @@ fn client_is_pinned_and_run_json_says_so_with_cpu() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu));
     let cpu = cpu.expect("this runs somewhere").to_string();
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = Responding::start(GOOD);
     let child = serving::headway()
         .args([
@@ -309,10 +309,10 @@ fn json_replaces_the_table() {
 
 #[test]
 fn run_is_kept_with_a_warning_when_there_is_no_status_page() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let server = Responding::start(GOOD);
-    let words = [
+    let arguments = [
         "load",
         &server.url,
         "-n",
@@ -322,7 +322,7 @@ fn run_is_kept_with_a_warning_when_there_is_no_status_page() {
         "--server-status",
         &server.url,
     ];
-    let (code, _, err) = headway(&[words.as_slice(), &["-o", run.to_str().unwrap()]].concat());
+    let (code, _, err) = headway(&[arguments.as_slice(), &["-o", run.to_str().unwrap()]].concat());
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("warning: there is no server.json"), "{err}");
     assert_eq!(read_json(&run.join("run.json"))["complete"], true);

@@ -6,23 +6,23 @@ use super::{headway, load, measured, serving};
 use serde_json::Value;
 
 /// Every request ends the same way, and the command fails with its name.
-fn only(url: &str, outcome: &str, words: &[&str]) {
+fn only(url: &str, outcome: &str, arguments: &[&str]) {
     let few = ["-n", "20", "-c", "2"];
-    let (code, out, err) = load(&[&[url], few.as_slice(), words].concat());
+    let (code, out, err) = load(&[&[url], few.as_slice(), arguments].concat());
     assert_eq!(code, 1, "{outcome}: {out}{err}");
     assert!(
         out.starts_with("invalid: none of 20 requests got a good response"),
         "{out}"
     );
-    let told = format!("no request got a good response: 20 {outcome}");
-    assert!(err.contains(&told), "{outcome}: {err}");
+    let message = format!("no request got a good response: 20 {outcome}");
+    assert!(err.contains(&message), "{outcome}: {err}");
     assert!(out.contains(&format!("100 %: 20 {outcome}")), "{out}");
 }
 
 #[test]
 fn error_says_connection_refused_when_no_server_listens() {
-    let place = tempfile::tempdir().unwrap();
-    let run = place.path().join("run");
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
     let (code, _, err) = headway(&["load", &unused_address(), "-o", run.to_str().unwrap()]);
     assert_eq!(code, 1);
     assert!(
@@ -47,8 +47,8 @@ fn error_names_the_socket_when_it_does_not_exist() {
 
 #[test]
 fn requests_are_counted_as_refused_when_the_server_stops() {
-    let words = ["--requests-per-connection", "1", "-n", "20", "-c", "2"];
-    let (code, out, err) = load(&[&[vanishing().as_str()], words.as_slice()].concat());
+    let arguments = ["--requests-per-connection", "1", "-n", "20", "-c", "2"];
+    let (code, out, err) = load(&[&[vanishing().as_str()], arguments.as_slice()].concat());
     assert_eq!(code, 1, "{out}");
     // The first ones may find the listener still there, and are reset when it goes.
     assert!(out.starts_with("invalid: none of 20 requests"), "{out}");
@@ -78,9 +78,9 @@ fn requests_are_timed_out_when_the_server_never_answers() {
 #[test]
 fn verdict_names_the_option_when_requests_waited_for_a_connection() {
     let server = Responding::start(Manner::Silent);
-    let words = ["--rate", "50", "-c", "1", "--timeout", "300ms"];
+    let arguments = ["--rate", "50", "-c", "1", "--timeout", "300ms"];
     let length = ["-d", "1s", "--warmup", "0"];
-    let (_, out, _) = load(&[&[server.url.as_str()], &words[..], &length].concat());
+    let (_, out, _) = load(&[&[server.url.as_str()], &arguments[..], &length].concat());
     assert!(
         out.contains("requests waited for a free connection; raise --connections"),
         "{out}"
@@ -113,9 +113,9 @@ fn error_names_the_status_when_every_file_is_missing() {
 }
 
 /// A set of files of 1 kB below a directory.
-fn set(place: &tempfile::TempDir, name: &str, count: &str) -> String {
-    let path = place.path().join(name).to_str().unwrap().to_owned();
-    let words = [
+fn set(directory: &tempfile::TempDir, name: &str, count: &str) -> String {
+    let path = directory.path().join(name).to_str().unwrap().to_owned();
+    let arguments = [
         "fileset",
         "create",
         &path,
@@ -124,50 +124,53 @@ fn set(place: &tempfile::TempDir, name: &str, count: &str) -> String {
         "--count",
         count,
     ];
-    let (code, _, err) = headway(&words);
+    let (code, _, err) = headway(&arguments);
     assert_eq!(code, 0, "{err}");
     path
 }
 
 #[test]
 fn verdict_names_the_file_set_when_the_server_has_another_one() {
-    let place = tempfile::tempdir().unwrap();
-    let (small, large) = (set(&place, "small", "8"), set(&place, "large", "12"));
+    let directory = tempfile::tempdir().unwrap();
+    let (small, large) = (
+        set(&directory, "small", "8"),
+        set(&directory, "large", "12"),
+    );
     let server = serving::Server::start(serving::headway(), small.as_ref(), &[]);
     let url = format!("http://{}/", server.address);
-    let words = [&url, "--fileset", &large, "-n", "400", "-c", "4"];
-    let (code, out, _) = load(&words);
+    let arguments = [&url, "--fileset", &large, "-n", "400", "-c", "4"];
+    let (code, out, _) = load(&arguments);
     assert_eq!(code, 0);
     assert!(
         out.contains("the file set does not match the server"),
         "{out}"
     );
-    let (code, _, err) = load(&[words.as_slice(), &["--strict"]].concat());
+    let (code, _, err) = load(&[arguments.as_slice(), &["--strict"]].concat());
     assert_eq!(code, 1);
     assert!(err.contains("--strict: the run is "), "{err}");
 }
 
 #[test]
 fn verify_reports_content_when_one_byte_differs() {
-    let place = tempfile::tempdir().unwrap();
-    let path = set(&place, "set", "1");
+    let directory = tempfile::tempdir().unwrap();
+    let path = set(&directory, "set", "1");
     let server = serving::Server::start(serving::headway(), path.as_ref(), &["--revalidate", "0"]);
     let url = format!("http://{}/", server.address);
-    let words = [&url, "--fileset", &path, "--verify", "-n", "20", "-c", "2"];
-    assert_eq!(measured(&words)["analysis"]["counts"]["errors"], 0);
+    let arguments = [&url, "--fileset", &path, "--verify", "-n", "20", "-c", "2"];
+    assert_eq!(measured(&arguments)["analysis"]["counts"]["errors"], 0);
     let file = files(path.as_ref()).pop().expect("the file of the set");
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[500] ^= 1;
     std::fs::write(&file, bytes).unwrap();
-    let (code, _, err) = load(&words);
+    let (code, _, err) = load(&arguments);
     assert_eq!(code, 1);
     assert!(err.contains("20 content"), "{err}");
 }
 
 #[test]
 fn verify_reports_length_when_a_file_was_truncated() {
-    let place = tempfile::tempdir().unwrap();
-    let path = set(&place, "set", "1");
+    let directory = tempfile::tempdir().unwrap();
+    let path = set(&directory, "set", "1");
     let file = files(path.as_ref()).pop().expect("the file of the set");
     std::fs::write(&file, "short").unwrap();
     let server = serving::Server::start(serving::headway(), path.as_ref(), &[]);

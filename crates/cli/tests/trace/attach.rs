@@ -163,10 +163,10 @@ fn observer_ends_when_the_process_does() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("headway runs");
-    let mut said = String::new();
+    let mut line = String::new();
     let mut errors = BufReader::new(headway.stderr.take().expect("piped"));
-    errors.read_line(&mut said).expect("its first words");
-    assert!(said.contains("observing"), "{said}");
+    errors.read_line(&mut line).expect("its first words");
+    assert!(line.contains("observing"), "{line}");
     drop(child.stdin.take());
     child.wait().expect("our child");
     let ran = Ran::of(&headway.wait_with_output().expect("it ends"));

@@ -26,9 +26,9 @@ fn sleep_has_its_line_when_the_kernels_debug_file_is_at_hand() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let file = vmlinux(folder.path(), 0);
-    let words = format!("do_nanosleep ({SLEEP_LINE})");
+    let text = format!("do_nanosleep ({SLEEP_LINE})");
     let ran = summary(&file, &[]);
-    assert!(ran.out.contains(&words), "{}", ran.out);
+    assert!(ran.out.contains(&text), "{}", ran.out);
     assert!(!ran.out.contains("no file and line"), "{}", ran.out);
     let ran = summary(&file, &["--json"]);
     let (file, line) = SLEEP_LINE.split_once(':').expect("file:line");

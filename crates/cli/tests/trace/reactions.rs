@@ -59,10 +59,10 @@ fn reactions_are_limited_by_times() {
 #[test]
 fn reaction_runs_the_hook_with_the_call_in_its_environment() {
     let folder = tempfile::tempdir().expect("a folder");
-    let told = folder.path().join("told");
+    let output_file = folder.path().join("told");
     let hook = format!(
         "hook=echo $HEADWAY_CALL $HEADWAY_WALL_NS >> {}",
-        told.display()
+        output_file.display()
     );
     let ran = react(folder.path(), &hook, &[]);
     assert_eq!(
@@ -71,7 +71,7 @@ fn reaction_runs_the_hook_with_the_call_in_its_environment() {
         "{}",
         ran.error
     );
-    let text = std::fs::read_to_string(&told).expect("the hook wrote it");
+    let text = std::fs::read_to_string(&output_file).expect("the hook wrote it");
     let lengths: Vec<u64> = text
         .lines()
         .map(|line| {

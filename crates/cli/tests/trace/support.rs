@@ -41,7 +41,7 @@ pub fn trace(arguments: &[&str]) -> Command {
     command
 }
 
-/// What came of it.
+/// The result of a run of the command.
 pub struct Ran {
     pub code: Option<i32>,
     pub out: String,

@@ -10,12 +10,12 @@ use headway_debox::collect::{Collection, Process};
 /// The library, which cargo builds beside the test.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
-    let place = test
+    let path = test
         .parent()
         .expect("a directory")
         .join("libdebox_preload.so");
-    assert!(place.exists(), "{} is not there", place.display());
-    place
+    assert!(path.exists(), "{} is not there", path.display());
+    path
 }
 
 /// A scratch directory with a place for programs and one for their traces.

@@ -116,8 +116,8 @@ impl SharedWords {
 
     /// The text that a word points to.
     fn text(&self, word: usize) -> Vec<u8> {
-        let place = self.get(word);
-        let (start, bytes) = ((place >> 32) as usize, (place & 0xFFFF_FFFF) as usize);
+        let packed = self.get(word);
+        let (start, bytes) = ((packed >> 32) as usize, (packed & 0xFFFF_FFFF) as usize);
         let words = self.slice(start, bytes.div_ceil(WORD_BYTES));
         let mut text: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         text.truncate(bytes);
@@ -130,8 +130,8 @@ fn read_words(file: &File, start: usize, words: usize) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; words * WORD_BYTES];
     let mut filled = 0;
     while filled < bytes.len() {
-        let place = (start * WORD_BYTES + filled) as u64;
-        match file.read_at(&mut bytes[filled..], place) {
+        let offset = (start * WORD_BYTES + filled) as u64;
+        match file.read_at(&mut bytes[filled..], offset) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -301,14 +301,14 @@ fn notes(head: &SharedWords) -> Vec<Note> {
 #[derive(Default)]
 struct Sites {
     sites: Vec<CallSite>,
-    places: HashMap<(u64, u32), usize>,
+    indices: HashMap<(u64, u32), usize>,
 }
 
 impl Sites {
     fn add_lane(&mut self, file: &File, start: usize, lane: &SharedWords) -> io::Result<()> {
         let used = (lane.get(lane::SITES_USED) as usize).min(lane::SITES_MAX);
         let words = SharedWords(read_words(file, start + lane::SITES, used * site::WORDS)?);
-        let places: Vec<usize> = (0..used)
+        let lane_sites: Vec<usize> = (0..used)
             .map(|index| self.add_site(words.slice(index * site::WORDS, site::WORDS)))
             .collect();
         let used = (lane.get(lane::SLEEPS_USED) as usize).min(lane::SLEEPS_MAX);
@@ -316,9 +316,9 @@ impl Sites {
         for index in 0..used {
             let words = words.slice(index * sleep::WORDS, sleep::WORDS);
             if let Ok(words) = <&[u64; sleep::WORDS]>::try_from(words)
-                && let Some(&place) = places.get(words[sleep::SITE] as usize)
+                && let Some(&site) = lane_sites.get(words[sleep::SITE] as usize)
             {
-                self.add_sleep(place, words);
+                self.add_sleep(site, words);
             }
         }
         Ok(())
@@ -328,11 +328,11 @@ impl Sites {
     fn add_site(&mut self, words: &[u64]) -> usize {
         let get = |word: usize| words.get(word).copied().unwrap_or(0);
         let (address, call) = (get(site::ADDRESS), get(site::CALL) as u32);
-        let place = *self.places.entry((address, call)).or_insert_with(|| {
+        let index = *self.indices.entry((address, call)).or_insert_with(|| {
             self.sites.push(empty_site(address, call));
             self.sites.len() - 1
         });
-        let sum = &mut self.sites[place];
+        let sum = &mut self.sites[index];
         add(&mut sum.count, get(site::COUNT));
         add(&mut sum.errors, get(site::ERRORS));
         add(&mut sum.wall_ns, get(site::WALL_NS));
@@ -352,13 +352,13 @@ impl Sites {
             sum.histogram.add_to(2 * word, counts & 0xFFFF_FFFF);
             sum.histogram.add_to(2 * word + 1, counts >> 32);
         }
-        place
+        index
     }
 
-    fn add_sleep(&mut self, place: usize, words: &[u64; sleep::WORDS]) {
+    fn add_sleep(&mut self, site: usize, words: &[u64; sleep::WORDS]) {
         let depth = (words[sleep::DEPTH] as usize).min(sleep::WORDS - sleep::FRAMES);
         let stack = &words[sleep::FRAMES..sleep::FRAMES + depth];
-        let sleeps = &mut self.sites[place].sleeps;
+        let sleeps = &mut self.sites[site].sleeps;
         let index = sleeps.iter().position(|sleep| sleep.stack == stack);
         let index = index.unwrap_or_else(|| {
             sleeps.push(without_symbol(stack.to_vec()));

@@ -91,7 +91,7 @@ impl Field {
 fn names(line: &str, name: &str) -> bool {
     let declaration = line.trim_start().strip_prefix("field:");
     let declaration = declaration.and_then(|rest| rest.split(';').next());
-    declaration.is_some_and(|words| words.split(' ').next_back() == Some(name))
+    declaration.is_some_and(|declaration| declaration.split(' ').next_back() == Some(name))
 }
 
 fn number(line: &str, key: &str) -> Option<usize> {

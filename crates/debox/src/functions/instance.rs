@@ -205,11 +205,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
         .is_some_and(|name| owner(name).is_some());
     let among = path.parent().and_then(Path::parent);
     if !ours
-        || !among.is_some_and(|tracefs| {
-            TRACEFS_PATHS
-                .iter()
-                .any(|place| tracefs == Path::new(place))
-        })
+        || !among.is_some_and(|tracefs| TRACEFS_PATHS.iter().any(|path| tracefs == Path::new(path)))
     {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -270,10 +266,10 @@ fn began(pid: u32) -> Option<String> {
 /// Where tracefs is.
 fn tracefs() -> Result<PathBuf, FunctionsError> {
     let mut why = None;
-    for place in TRACEFS_PATHS {
-        let list = Path::new(place).join("available_tracers");
+    for path in TRACEFS_PATHS {
+        let list = Path::new(path).join("available_tracers");
         match File::open(&list) {
-            Ok(_) => return Ok(PathBuf::from(place)),
+            Ok(_) => return Ok(PathBuf::from(path)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 why = Some(FunctionsError::NotPermitted);
             }

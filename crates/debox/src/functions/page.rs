@@ -35,7 +35,7 @@ const TIME_STAMP_HIGH: u64 = !((1 << (DELTA_BITS + 32)) - 1);
 pub struct Event<'p> {
     /// On the clock of the ring.
     pub time_ns: u64,
-    /// What its format describes.
+    /// The fields of the event, as its format describes them.
     pub bytes: &'p [u8],
 }
 

@@ -47,7 +47,7 @@ struct Pending {
     last_ns: u64,
 }
 
-/// What threads have called.
+/// The function calls of all threads.
 #[derive(Debug)]
 pub struct Trees {
     /// Limit of the functions of each tree.
@@ -206,13 +206,13 @@ impl Trees {
 fn keep_longest(functions: &mut Vec<Function>, most: usize) -> u64 {
     let gone = functions.len().saturating_sub(most);
     if gone > 0 {
-        let mut places: Vec<usize> = (0..functions.len()).collect();
+        let mut indices: Vec<usize> = (0..functions.len()).collect();
         // Among functions of the same length the outer ones are kept, or a function would be left
         // without its caller.
-        places.sort_by_key(|&at| (Reverse(functions[at].length_ns), functions[at].depth));
-        places.truncate(most);
-        places.sort_unstable();
-        *functions = places.iter().map(|&at| functions[at]).collect();
+        indices.sort_by_key(|&index| (Reverse(functions[index].length_ns), functions[index].depth));
+        indices.truncate(most);
+        indices.sort_unstable();
+        *functions = indices.iter().map(|&index| functions[index]).collect();
     }
     gone as u64
 }

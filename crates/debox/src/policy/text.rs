@@ -70,13 +70,13 @@ impl FromStr for Trigger {
 /// A reaction that a text can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// [`Reaction::Stack`].
+    /// Prints the user stack: [`Reaction::Stack`].
     Stack,
-    /// [`Reaction::Core`].
+    /// Writes a core file: [`Reaction::Core`].
     Core,
-    /// [`Reaction::Hook`].
+    /// Runs a command: [`Reaction::Hook`].
     Hook(String),
-    /// [`Reaction::Abort`].
+    /// Ends the process: [`Reaction::Abort`].
     Abort,
 }
 
@@ -97,7 +97,7 @@ pub enum Action {
 pub struct ReactionRule {
     /// When to react.
     pub trigger: Trigger,
-    /// What to do.
+    /// The action of the rule.
     pub action: Action,
 }
 

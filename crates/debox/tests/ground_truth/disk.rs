@@ -31,8 +31,8 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
         .output()
         .map_err(|error| format!("{program}: {error}"))?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program}: {}", words.trim()));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program}: {}", stderr.trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -71,15 +71,15 @@ impl Disk {
     }
 
     fn mount_device(&self) -> Result<(), String> {
-        let place = self.mount.path().display().to_string();
-        run("mount", &["-t", "ext4", &self.device, &place]).map(drop)
+        let mount_point = self.mount.path().display().to_string();
+        run("mount", &["-t", "ext4", &self.device, &mount_point]).map(drop)
     }
 
     /// A file system that was mounted again has nothing in memory.
     fn make_cold(&self) {
         self.late.schedule(&[]);
-        let place = self.mount.path().display().to_string();
-        run("umount", &[&place]).expect("nothing is open");
+        let mount_point = self.mount.path().display().to_string();
+        run("umount", &[&mount_point]).expect("nothing is open");
         // The block device's own pages go with its last user; those of the image with this.
         run("blockdev", &["--flushbufs", &self.device]).expect("our device");
         self.mount_device().expect("mounted before");
@@ -114,8 +114,8 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.late.schedule(&[]);
-        let place = self.mount.path().display().to_string();
-        let _ = run("umount", &[&place]);
+        let mount_point = self.mount.path().display().to_string();
+        let _ = run("umount", &[&mount_point]);
         if let Err(error) = run("losetup", &["-d", &self.device]) {
             eprintln!("{}: {error}", self.device);
         }

@@ -182,9 +182,9 @@ fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
             begin_ns: blocks[after - 1].end_ns,
             end_ns: held.answered_ns,
         });
-        let asked = operations.len() as u32;
+        let request_count = operations.len() as u32;
         Ok(Attempt {
-            sleeps: vec![(Label::InodeLock, 1), (Label::Fuse, asked)],
+            sleeps: vec![(Label::InodeLock, 1), (Label::Fuse, request_count)],
             blocks,
         })
     });

@@ -191,12 +191,12 @@ struct ControlGroup(PathBuf);
 impl ControlGroup {
     /// Creates a group whose members may use this much memory.
     fn with_limit(bytes: u64) -> Result<ControlGroup, String> {
-        let places = [
+        let controllers = [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
             ("/sys/fs/cgroup", "memory.max"),
         ];
         let mut why = "no memory controller".to_owned();
-        for (root, limit) in places {
+        for (root, limit) in controllers {
             let group =
                 ControlGroup(Path::new(root).join(format!("headway-bed-{}", std::process::id())));
             let made = std::fs::create_dir(&group.0)

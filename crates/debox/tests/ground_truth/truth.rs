@@ -182,12 +182,12 @@ fn compare(record: &Record, blocks: &[Block]) -> Result<(), Disagree> {
     assert!(blocked_ns <= record.wall_ns, "{record:#?}");
     // A preemption before the sleep delays it.
     if blocked_ns + record.preemptions.total_ns < surely_ns {
-        let words = format!("{blocked_ns} ns recorded, {surely_ns} ns injected");
-        return Err(Disagree::Short(words));
+        let why = format!("{blocked_ns} ns recorded, {surely_ns} ns injected");
+        return Err(Disagree::Short(why));
     }
     let slept_ns = evidence::asleep_ns(record);
     let tolerance_ns = (at_most_ns / 20).max(50_000);
-    let otherwise = |words: String| Err(Disagree::Otherwise(words));
+    let otherwise = |why: String| Err(Disagree::Otherwise(why));
     if at_most_ns - surely_ns > tolerance_ns {
         return otherwise(format!(
             "injected {surely_ns} to {at_most_ns} ns: too blurred"

@@ -16,7 +16,7 @@ use crate::response::{HeadLimits, ResponseAction, ResponseHead};
 
 /// Reads one head, in pieces of any size.
 #[derive(Debug)]
-pub(crate) struct HeadReader {
+pub(crate) struct CgiHeadReader {
     lines: HeaderLines,
     fields_max: usize,
     fields: usize,
@@ -26,9 +26,9 @@ pub(crate) struct HeadReader {
     location: Option<Box<[u8]>>,
 }
 
-impl HeadReader {
-    pub(crate) fn new(limits: &HeadLimits) -> HeadReader {
-        HeadReader {
+impl CgiHeadReader {
+    pub(crate) fn new(limits: &HeadLimits) -> CgiHeadReader {
+        CgiHeadReader {
             lines: HeaderLines::new(LineEnding::Any, limits),
             fields_max: limits.fields_max,
             fields: 0,

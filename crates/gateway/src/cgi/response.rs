@@ -3,7 +3,7 @@
 //! The format is the same for a CGI program's standard output, FastCGI's STDOUT stream and an SCGI
 //! connection.
 
-use crate::cgi::head::HeadReader;
+use crate::cgi::head::CgiHeadReader;
 use crate::invalid_response::InvalidResponse;
 use crate::response::{BodyMeter, HeadLimits, ResponseAction, ResponseEnd, ResponseEvent};
 
@@ -24,14 +24,14 @@ use crate::response::{BodyMeter, HeadLimits, ResponseAction, ResponseEnd, Respon
 #[derive(Debug)]
 pub struct ResponseReader {
     head_only: bool,
-    state: State,
+    state: CgiResponseState,
 }
 
 #[derive(Debug)]
 // One per request, never moved after it was created.
 #[allow(clippy::large_enum_variant)]
-enum State {
-    Head(HeadReader),
+enum CgiResponseState {
+    Head(CgiHeadReader),
     Body(BodyMeter),
     Refused(InvalidResponse),
 }
@@ -41,7 +41,7 @@ impl ResponseReader {
     pub fn new(limits: &HeadLimits, head_only: bool) -> ResponseReader {
         ResponseReader {
             head_only,
-            state: State::Head(HeadReader::new(limits)),
+            state: CgiResponseState::Head(CgiHeadReader::new(limits)),
         }
     }
 
@@ -54,16 +54,16 @@ impl ResponseReader {
         input: &mut &'i [u8],
     ) -> Result<Option<ResponseEvent<'i>>, InvalidResponse> {
         match &mut self.state {
-            State::Refused(refusal) => Err(refusal.clone()),
-            State::Head(head) => match head.feed(input) {
+            CgiResponseState::Refused(refusal) => Err(refusal.clone()),
+            CgiResponseState::Head(head) => match head.feed(input) {
                 Ok(None) => Ok(None),
                 Ok(Some(answer)) => Ok(Some(self.begin_body(answer))),
                 Err(refusal) => {
-                    self.state = State::Refused(refusal.clone());
+                    self.state = CgiResponseState::Refused(refusal.clone());
                     Err(refusal)
                 }
             },
-            State::Body(meter) => {
+            CgiResponseState::Body(meter) => {
                 let body = meter.take(std::mem::take(input));
                 Ok((!body.is_empty()).then_some(ResponseEvent::Body(body)))
             }
@@ -71,18 +71,18 @@ impl ResponseReader {
     }
 
     fn begin_body(&mut self, answer: ResponseAction) -> ResponseEvent<'static> {
-        self.state = State::Body(BodyMeter::new(&answer, self.head_only));
+        self.state = CgiResponseState::Body(BodyMeter::new(&answer, self.head_only));
         ResponseEvent::Head(answer)
     }
 
     /// Whether the head has been returned: until then the server can still answer differently.
     pub fn has_head(&self) -> bool {
-        matches!(self.state, State::Body(_))
+        matches!(self.state, CgiResponseState::Body(_))
     }
 
     /// Whether the whole body has been read: all of its declared length, or it has none.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(&self.state, State::Body(meter) if meter.is_full())
+        matches!(&self.state, CgiResponseState::Body(meter) if meter.is_full())
     }
 
     /// The program has closed its output.
@@ -91,9 +91,9 @@ impl ResponseReader {
     /// When the head or the declared length of the body is incomplete.
     pub fn finish(&self) -> Result<ResponseEnd, InvalidResponse> {
         match &self.state {
-            State::Refused(refusal) => Err(refusal.clone()),
-            State::Head(head) => Err(head.cut()),
-            State::Body(meter) => Ok(ResponseEnd {
+            CgiResponseState::Refused(refusal) => Err(refusal.clone()),
+            CgiResponseState::Head(head) => Err(head.cut()),
+            CgiResponseState::Body(meter) => Ok(ResponseEnd {
                 excess: meter.end()?,
                 ..ResponseEnd::default()
             }),

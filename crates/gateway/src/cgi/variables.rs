@@ -35,7 +35,7 @@ pub struct Context<'c> {
     pub local: SocketAddr,
     /// `SERVER_NAME` if the request has no Host.
     pub server_name: &'c [u8],
-    /// `SERVER_SOFTWARE`.
+    /// Name and version of the server, `SERVER_SOFTWARE`.
     pub server_software: &'c [u8],
     /// Whether the client uses TLS.
     pub https: bool,
@@ -54,7 +54,7 @@ pub struct Context<'c> {
 pub struct User<'c> {
     /// `AUTH_TYPE`, such as `Basic`.
     pub scheme: &'c [u8],
-    /// `REMOTE_USER`.
+    /// Name of the user, `REMOTE_USER`.
     pub name: &'c [u8],
 }
 
@@ -67,7 +67,7 @@ impl Variables {
     pub fn new(request: &Request<'_>, context: &Context<'_>) -> Variables {
         let mut variables = Variables::default();
         variables.add_request(request, context);
-        variables.add_place(context);
+        variables.add_paths(context);
         variables.add_parties(request, context);
         variables.add_fields(request, context);
         variables
@@ -138,7 +138,7 @@ impl Variables {
         self.add_joined("CONTENT_TYPE", request, b"content-type");
     }
 
-    fn add_place(&mut self, context: &Context<'_>) {
+    fn add_paths(&mut self, context: &Context<'_>) {
         self.set("SCRIPT_NAME", context.script_name);
         self.set("SCRIPT_FILENAME", context.script_filename);
         self.set("DOCUMENT_ROOT", context.document_root);

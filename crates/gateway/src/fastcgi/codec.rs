@@ -104,7 +104,7 @@ impl FastCgiCodec {
     }
 
     /// Shows the next bytes of a record, and takes no more of them than one event needs.
-    fn show<'i>(
+    fn next_event<'i>(
         &mut self,
         fragment: &Fragment<'i>,
         input: &mut &'i [u8],
@@ -133,7 +133,7 @@ impl FastCgiCodec {
     }
 
     /// Handles a complete END_REQUEST.
-    fn over(&mut self, input: &mut &[u8]) -> Result<ResponseEnd, CodecError> {
+    fn finish_request(&mut self, input: &mut &[u8]) -> Result<ResponseEnd, CodecError> {
         self.is_over = true;
         let exit_status = u32::from_be_bytes([self.end[0], self.end[1], self.end[2], self.end[3]]);
         match self.end[4] {
@@ -186,12 +186,14 @@ impl Codec for FastCgiCodec {
                 return Ok(None);
             };
             self.check(&fragment)?;
-            let event = self.show(&fragment, input)?;
+            let event = self.next_event(&fragment, input)?;
             if event.is_some() {
                 return Ok(event);
             }
             if self.end.len() == END_BYTES {
-                return self.over(input).map(|end| Some(ResponseEvent::End(end)));
+                return self
+                    .finish_request(input)
+                    .map(|end| Some(ResponseEvent::End(end)));
             }
         }
         Ok(None)

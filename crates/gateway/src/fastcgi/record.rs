@@ -126,14 +126,14 @@ pub struct Fragment<'i> {
 /// Parses records from pieces of any size.
 #[derive(Clone, Debug, Default)]
 pub struct RecordReader {
-    state: State,
+    state: RecordState,
     head: [u8; HEAD_BYTES],
     /// Remaining bytes of the header, then of the content, then of the padding.
     left: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum RecordState {
     /// At the first byte of a record.
     #[default]
     Start,
@@ -154,9 +154,9 @@ impl RecordReader {
     ) -> Result<Option<Fragment<'i>>, InvalidRecord> {
         loop {
             match self.state {
-                State::Start if input.is_empty() => return Ok(None),
-                State::Start => self.enter(State::Head, HEAD_BYTES),
-                State::Head => {
+                RecordState::Start if input.is_empty() => return Ok(None),
+                RecordState::Start => self.enter(RecordState::Head, HEAD_BYTES),
+                RecordState::Head => {
                     let have = HEAD_BYTES - self.left;
                     let taken = self.skip(input);
                     self.head[have..have + taken.len()].copy_from_slice(taken);
@@ -168,24 +168,24 @@ impl RecordReader {
                     if self.left > 0 {
                         return Ok(None);
                     }
-                    self.enter(State::Begun, usize::from(self.record_bytes()));
+                    self.enter(RecordState::Begun, usize::from(self.record_bytes()));
                 }
-                State::Begun if self.left == 0 => {
-                    self.enter(State::Padding, self.padding_bytes());
+                RecordState::Begun if self.left == 0 => {
+                    self.enter(RecordState::Padding, self.padding_bytes());
                     return Ok(Some(self.fragment(&[])));
                 }
-                State::Begun | State::Content if input.is_empty() => return Ok(None),
-                State::Begun | State::Content => {
-                    self.state = State::Content;
+                RecordState::Begun | RecordState::Content if input.is_empty() => return Ok(None),
+                RecordState::Begun | RecordState::Content => {
+                    self.state = RecordState::Content;
                     let content = &input[..input.len().min(self.left)];
                     return Ok(Some(self.fragment(content)));
                 }
-                State::Padding => {
+                RecordState::Padding => {
                     self.skip(input);
                     if self.left > 0 {
                         return Ok(None);
                     }
-                    self.state = State::Start;
+                    self.state = RecordState::Start;
                 }
             }
         }
@@ -193,27 +193,27 @@ impl RecordReader {
 
     /// Reports this many bytes of the last shown content as used.
     pub fn take(&mut self, input: &mut &[u8], bytes: usize) {
-        debug_assert!(self.state == State::Content && bytes <= self.left.min(input.len()));
+        debug_assert!(self.state == RecordState::Content && bytes <= self.left.min(input.len()));
         let bytes = bytes.min(self.left).min(input.len());
         *input = &input[bytes..];
         self.left -= bytes;
         if self.left == 0 {
-            self.enter(State::Padding, self.padding_bytes());
+            self.enter(RecordState::Padding, self.padding_bytes());
         }
     }
 
     /// Whether the stream is between two records, after skipping padding that has arrived.
     pub fn is_between(&mut self, input: &mut &[u8]) -> bool {
-        if self.state == State::Padding {
+        if self.state == RecordState::Padding {
             self.skip(input);
             if self.left == 0 {
-                self.state = State::Start;
+                self.state = RecordState::Start;
             }
         }
-        self.state == State::Start
+        self.state == RecordState::Start
     }
 
-    fn enter(&mut self, state: State, left: usize) {
+    fn enter(&mut self, state: RecordState, left: usize) {
         (self.state, self.left) = (state, left);
     }
 

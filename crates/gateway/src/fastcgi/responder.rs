@@ -193,14 +193,14 @@ impl Responder {
     }
 
     /// The request that a record belongs to, if it is in progress.
-    fn of(&mut self, fragment: &Fragment<'_>) -> Option<&mut PartialRequest> {
+    fn request_of(&mut self, fragment: &Fragment<'_>) -> Option<&mut PartialRequest> {
         self.arriving
             .as_mut()
             .filter(|arriving| arriving.id == fragment.id)
     }
 
     fn take_variables(&mut self, fragment: &Fragment<'_>) -> Result<(), InvalidRecord> {
-        let Some(arriving) = self.of(fragment) else {
+        let Some(arriving) = self.request_of(fragment) else {
             return Ok(());
         };
         if arriving.variables_ended {
@@ -220,7 +220,7 @@ impl Responder {
         fragment: &Fragment<'_>,
     ) -> Result<Option<ResponderRequest>, InvalidRecord> {
         let body_bytes_max = self.body_bytes_max;
-        let Some(arriving) = self.of(fragment) else {
+        let Some(arriving) = self.request_of(fragment) else {
             return Ok(None);
         };
         if !arriving.variables_ended {

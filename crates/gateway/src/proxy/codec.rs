@@ -5,7 +5,7 @@ use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 use crate::codec::{Codec, CodecError, Outbox};
 use crate::invalid_response::InvalidResponse;
 use crate::proxy::request::{Body, Forwarding, Unforwardable, upgrades, write_request};
-use crate::proxy::response::{Ending, Head, HeadReader, RequestInfo};
+use crate::proxy::response::{Ending, FinalHeadReader, Head, RequestInfo};
 use crate::request::Request;
 use crate::response::{HeadLimits, ResponseAction, ResponseEnd, ResponseEvent};
 
@@ -76,7 +76,7 @@ enum RequestBodyState {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
 enum ResponseState {
-    Head(HeadReader),
+    Head(FinalHeadReader),
     Body { body: ResponseBody, discards: bool },
     Over,
 }
@@ -117,7 +117,7 @@ impl ProxyCodec {
                 Body::Chunked => RequestBodyState::Chunked,
             },
             keep: forwarding.keep,
-            incoming: ResponseState::Head(HeadReader::new(limits, request)),
+            incoming: ResponseState::Head(FinalHeadReader::new(limits, request)),
         })
     }
 

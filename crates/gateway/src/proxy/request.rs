@@ -42,7 +42,7 @@ pub struct Forwarding<'c> {
 /// Framing of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// No body.
+    /// The request has no body.
     None,
     /// A body of this many bytes.
     Length(u64),

@@ -34,7 +34,7 @@ pub(super) enum Ending {
     None,
     /// After this many bytes.
     Length(u64),
-    /// By its last chunk.
+    /// The last chunk ends the body.
     Chunked,
     /// By the end of the connection.
     Close,
@@ -53,7 +53,7 @@ pub(super) struct Head {
 
 /// Reads heads until one is final.
 #[derive(Debug)]
-pub(super) struct HeadReader {
+pub(super) struct FinalHeadReader {
     limits: HeadLimits,
     request: RequestInfo,
     lines: HeaderLines,
@@ -76,9 +76,9 @@ struct PartialHead {
     named: Vec<Vec<u8>>,
 }
 
-impl HeadReader {
-    pub(super) fn new(limits: &HeadLimits, request: RequestInfo) -> HeadReader {
-        HeadReader {
+impl FinalHeadReader {
+    pub(super) fn new(limits: &HeadLimits, request: RequestInfo) -> FinalHeadReader {
+        FinalHeadReader {
             limits: *limits,
             request,
             lines: HeaderLines::new(LineEnding::CrLf, limits),

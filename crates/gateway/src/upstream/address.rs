@@ -31,7 +31,7 @@ pub enum AddressError {
         "a TCP upstream needs a numeric address and a port, such as 127.0.0.1:9000 or [::1]:9000"
     )]
     Numbers,
-    /// TLS.
+    /// The address demands TLS, which is not supported.
     #[error("TLS to upstreams is not supported; use http://")]
     Tls,
     /// Text after the address.

@@ -67,13 +67,13 @@ fn nginx_serves_many_requests_over_a_keepalive_connection() {
         (unchanged.response().status, unchanged.body.len()),
         (304, 0)
     );
-    let told = get(
+    let echoed = get(
         "GET /told?a%20b",
         "X-Own: c\r\nConnection: keep-alive, X-Gone\r\nX-Gone: d\r\n",
         b"",
     );
     let expected = "example.org|for=192.0.2.7;host=example.org;proto=http|192.0.2.7|1.1 headway|c||/told?a%20b";
-    assert_eq!(told.text(), expected);
+    assert_eq!(echoed.text(), expected);
     let post = get("POST /told", "Content-Length: 5\r\n", b"hello");
     assert_eq!(post.response().status, 200);
     let post = get(

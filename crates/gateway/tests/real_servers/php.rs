@@ -110,8 +110,8 @@ fn php_form_upload_is_intact() {
         "{}",
         outcome.stderr
     );
-    let said = ["X-Title", "X-File-Name", "X-File-Type"].map(|name| outcome.field(name));
-    assert_eq!(said, ["a%20title", "a%20b.bin", "image/x-own"]);
+    let fields = ["X-Title", "X-File-Name", "X-File-Type"].map(|name| outcome.field(name));
+    assert_eq!(fields, ["a%20title", "a%20b.bin", "image/x-own"]);
     assert!(outcome.body == file, "the file has changed");
     // And an ordinary form on the same connection.
     let lines = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 12\r\n";

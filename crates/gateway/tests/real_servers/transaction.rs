@@ -100,8 +100,8 @@ pub fn converse_into(
                 Ok(None) => break,
                 Ok(Some(ResponseEvent::Head(answer))) => outcome.answer = Some(answer),
                 Ok(Some(ResponseEvent::Body(piece))) => sink(piece),
-                Ok(Some(ResponseEvent::Stderr(words))) => {
-                    outcome.stderr += &String::from_utf8_lossy(words);
+                Ok(Some(ResponseEvent::Stderr(text))) => {
+                    outcome.stderr += &String::from_utf8_lossy(text);
                 }
                 Ok(Some(ResponseEvent::End(end))) => {
                     outcome.end = Ok(end);

@@ -175,7 +175,7 @@ pub enum Arrivals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScheduleStep {
-    /// How long it lasts.
+    /// Length of the step.
     pub duration_s: f64,
     /// Requests per second at its start.
     pub from_rps: f64,
@@ -301,7 +301,7 @@ pub struct Summary {
     pub throughput_bytes_per_s: f64,
     /// Mean latency.
     pub mean_us: f64,
-    /// Median.
+    /// Median latency.
     pub p50_us: f64,
     /// 95th percentile.
     pub p95_us: f64,

@@ -52,7 +52,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the call failed.
         source: io::Error,
     },
 }

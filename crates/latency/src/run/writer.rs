@@ -43,7 +43,7 @@ pub enum WriteError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the call failed.
         source: io::Error,
     },
     /// A Parquet file could not be written; the spool is still there and the run can be analysed.
@@ -51,7 +51,7 @@ pub enum WriteError {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be written.
         why: String,
     },
 }

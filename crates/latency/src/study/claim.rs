@@ -386,13 +386,13 @@ impl<'a> Binder<'a> {
             point,
             ..
         } = reference;
-        let place = format!("{measure}, {server}, {point}");
+        let subject = format!("{measure}, {server}, {point}");
         let reasons = found.reasons.iter();
         self.reasons
-            .extend(reasons.map(|reason| format!("{place}: {reason}")));
+            .extend(reasons.map(|reason| format!("{subject}: {reason}")));
         let caveats = found.caveats.iter();
         self.caveats
-            .extend(caveats.map(|caveat| format!("{place}: {caveat}")));
+            .extend(caveats.map(|caveat| format!("{subject}: {caveat}")));
         self.known.push(reference.clone());
         self.estimates.push(estimate);
         Ok(Bound::Estimate(self.estimates.len() - 1))

@@ -21,12 +21,12 @@ pub const BLOCKS: usize = 10;
 
 /// Everything that is known of one run.
 #[derive(Clone, Debug, Default)]
-pub struct Evidence {
+pub struct RunEvidence {
     /// The content of `run.json`.
     pub description: RunDescription,
     /// What the rows amount to; absent if there is no run, only samples.
     pub rows: Option<Rows>,
-    /// The other client of a measure with a probe.
+    /// The analysis of the other client, in a measure with a probe.
     pub background: Option<Analysis>,
     /// `server.json`: two statuses, `before` and `after`.
     pub server: Option<Json>,
@@ -55,7 +55,7 @@ pub struct Rows {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskUse {
-    /// How long was watched.
+    /// Length of the observation.
     pub seconds: f64,
     /// Read requests.
     pub reads: u64,
@@ -79,7 +79,7 @@ pub struct DiskUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerUse {
-    /// How long was watched.
+    /// Length of the observation.
     pub seconds: f64,
     /// User and system time.
     pub cpu_ms: f64,
@@ -117,7 +117,7 @@ pub struct Sleeps {
 pub struct CallTime {
     /// The name.
     pub call: String,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
     /// Time in these calls, without sleeps and without waiting for a CPU.
     pub running_ns: u64,

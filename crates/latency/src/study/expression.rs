@@ -17,18 +17,18 @@ const DEPTH_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?}, character {}: {why}", at + 1)]
 pub struct ExpressionError {
-    /// The text.
+    /// The text of the expression.
     pub text: String,
     /// Where reading stopped, in characters from 0.
     pub at: usize,
-    /// What is wrong there.
+    /// The mistake at that position.
     pub why: String,
 }
 
 /// A quantity of a server at a point.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reference {
-    /// What is taken.
+    /// The quantity that is referred to.
     pub quantity: Quantity,
     /// The name of a measure.
     pub measure: String,
@@ -55,7 +55,7 @@ impl fmt::Display for Reference {
 pub enum Aggregate {
     /// The smallest.
     Min,
-    /// The largest.
+    /// The largest value.
     Max,
     /// The mean.
     Mean,
@@ -101,13 +101,13 @@ impl Aggregate {
 /// `+ - * /`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// `+`
+    /// Sum: `+`.
     Add,
-    /// `-`
+    /// Difference: `-`.
     Subtract,
-    /// `*`
+    /// Product: `*`.
     Multiply,
-    /// `/`
+    /// Quotient: `/`.
     Divide,
 }
 
@@ -118,9 +118,9 @@ pub enum Expression {
     Number(f64),
     /// A quantity.
     Reference(Reference),
-    /// `abs(…)`
+    /// Absolute value: `abs(…)`.
     Absolute(Box<Expression>),
-    /// `-…`
+    /// Negation: `-…`.
     Negative(Box<Expression>),
     /// Two sides.
     Binary(Arithmetic, Box<Expression>, Box<Expression>),
@@ -131,13 +131,13 @@ pub enum Expression {
 /// `< <= > >=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// `<`
+    /// Less than: `<`.
     Less,
-    /// `<=`
+    /// At most: `<=`.
     AtMost,
-    /// `>`
+    /// Greater than: `>`.
     Greater,
-    /// `>=`
+    /// At least: `>=`.
     AtLeast,
 }
 
@@ -433,8 +433,8 @@ impl<'a> Parser<'a> {
         let Some(close) = rest.find(')') else {
             return self.error("\")\" is missing here");
         };
-        let words: Vec<&str> = rest[..close].split(',').map(str::trim).collect();
-        let [measure, server, point] = words[..] else {
+        let names: Vec<&str> = rest[..close].split(',').map(str::trim).collect();
+        let [measure, server, point] = names[..] else {
             return self.error(format!("{quantity} wants (measure, server, point)"));
         };
         if [measure, server, point].contains(&"") {
@@ -493,13 +493,13 @@ mod tests {
         let text =
             "mean_ms(disk, new-flash, 80% of best-peer) - sleeps:page-io:openat(t, nginx|h2o, *)";
         let expression = Expression::parse(text).expect("an expression");
-        let words: Vec<String> = expression
+        let references: Vec<String> = expression
             .references()
             .iter()
             .map(ToString::to_string)
             .collect();
         assert_eq!(
-            words,
+            references,
             [
                 "mean_ms(disk, new-flash, 80% of best-peer)",
                 "sleeps:page-io:openat(t, nginx|h2o, *)"
@@ -542,9 +542,9 @@ mod tests {
             ("mean_ms(disk, , 1%) > 1", "character 9", "empty"),
             (deep.as_str(), "character", "too deeply"),
         ];
-        for (text, place, why) in cases {
+        for (text, position, why) in cases {
             let error = parse_rule(text).unwrap_err().to_string();
-            assert!(error.contains(place) && error.contains(why), "{error}");
+            assert!(error.contains(position) && error.contains(why), "{error}");
         }
     }
 }

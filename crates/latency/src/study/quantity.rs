@@ -8,7 +8,7 @@
 pub mod part;
 
 use super::estimate::student_t;
-use super::evidence::{Evidence, Rows, Sleeps};
+use super::evidence::{Rows, RunEvidence, Sleeps};
 use super::result::Value;
 use crate::analysis::{Analysis, Distribution, Interval, Intervals};
 use crate::ready::ReadyEvents;
@@ -154,11 +154,11 @@ impl Quantity {
     /// # Errors
     /// A sentence: there is no such quantity, or its arguments are others.
     pub fn parse(text: &str) -> Result<Quantity, String> {
-        let mut words = text.split(':').map(str::to_owned);
-        let name = words.next().unwrap_or_default();
+        let mut parts = text.split(':').map(str::to_owned);
+        let name = parts.next().unwrap_or_default();
         let quantity = Quantity {
             name,
-            arguments: words.collect(),
+            arguments: parts.collect(),
         };
         quantity.check().map(|()| quantity)
     }
@@ -242,7 +242,7 @@ impl Quantity {
     ///
     /// # Errors
     /// A sentence: why this run has no such figure.
-    pub fn take(&self, evidence: &Evidence) -> Result<Value, String> {
+    pub fn take(&self, evidence: &RunEvidence) -> Result<Value, String> {
         let name = self.name.as_str();
         if OF_SERVER.contains(&name) || name == "counter" {
             return self.of_server(evidence).map(exact);
@@ -303,7 +303,7 @@ impl Quantity {
         })
     }
 
-    fn of_server(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_server(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let server = evidence
             .server
             .as_ref()
@@ -332,7 +332,7 @@ impl Quantity {
     }
 
     /// The most that one worker's counter has grown, by the mean of all.
-    fn of_workers(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_workers(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let path = self.arguments.first().map_or("", String::as_str);
         let server = evidence
             .server
@@ -350,7 +350,7 @@ impl Quantity {
 
     /// The share of the server's CPU time in system calls of these names, without sleeps and
     /// without waiting for a CPU: what a kernel profiler would report for them.
-    fn of_times(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_times(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let sleeps = evidence
             .sleeps
             .as_ref()
@@ -373,7 +373,7 @@ impl Quantity {
         }
     }
 
-    fn of_runnable(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_runnable(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let runnable = evidence
             .runnable
             .as_ref()
@@ -414,7 +414,7 @@ impl Quantity {
 
     /// The share of wakeups above a number of events, or of samples above or up to a share of the
     /// processes.
-    fn of_counts(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_counts(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let bound = self.numbers()?.first().copied().unwrap_or_default();
         let (counts, of) = if self.name == "ready_above" {
             let server = evidence.server.as_ref();
@@ -438,7 +438,7 @@ impl Quantity {
         }
     }
 
-    fn of_disk(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_disk(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let disk = evidence.disk.ok_or("there was no modelled disk")?;
         let a_second = |amount: f64| (disk.seconds > 0.0).then(|| amount / disk.seconds);
         let found = match self.name.as_str() {
@@ -452,7 +452,7 @@ impl Quantity {
         found.ok_or_else(nothing)
     }
 
-    fn of_usage(&self, evidence: &Evidence) -> Result<f64, String> {
+    fn of_usage(&self, evidence: &RunEvidence) -> Result<f64, String> {
         let usage = evidence
             .usage
             .ok_or("the server's processes were not watched")?;
@@ -558,8 +558,8 @@ fn counter(server: &Json, path: &str) -> Option<f64> {
             true => status,
             false => total.unwrap_or(status),
         };
-        let mut words = path.split('.');
-        words.try_fold(start, |at, word| at.get(word))?.as_f64()
+        let mut keys = path.split('.');
+        keys.try_fold(start, |value, key| value.get(key))?.as_f64()
     };
     match (server.get("before"), server.get("after")) {
         (before, Some(after)) => Some(of(after)? - before.and_then(of).unwrap_or(0.0)),

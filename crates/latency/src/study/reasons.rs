@@ -7,11 +7,11 @@
 /// Reasons in the order in which the first of each kind came.
 #[derive(Clone, Debug, Default)]
 pub struct Reasons {
-    kinds: Vec<Kind>,
+    kinds: Vec<ReasonKind>,
 }
 
 #[derive(Clone, Debug)]
-struct Kind {
+struct ReasonKind {
     reasons: Vec<String>,
     parts: Vec<ReasonPart>,
 }
@@ -19,7 +19,7 @@ struct Kind {
 /// A piece of the words, or a figure as it was written: smallest and largest so far.
 #[derive(Clone, Debug)]
 enum ReasonPart {
-    Words(String),
+    Text(String),
     Figure(String, String),
 }
 
@@ -42,7 +42,7 @@ impl Reasons {
             .iter()
             .position(|kind| alike(&kind.parts, &parts));
         let at = known.unwrap_or_else(|| {
-            self.kinds.push(Kind {
+            self.kinds.push(ReasonKind {
                 reasons: Vec::new(),
                 parts: parts.clone(),
             });
@@ -68,24 +68,24 @@ impl Reasons {
     /// assert_eq!(reasons.sentences(), ["2 figures: 3.1 to 12 % late", "disk, h2o: no package"]);
     /// ```
     pub fn sentences(&self) -> Vec<String> {
-        self.kinds.iter().map(Kind::sentence).collect()
+        self.kinds.iter().map(ReasonKind::sentence).collect()
     }
 }
 
-impl Kind {
+impl ReasonKind {
     fn sentence(&self) -> String {
         if let [only] = self.reasons.as_slice() {
             return only.clone();
         }
-        let words: String = self.parts.iter().map(ReasonPart::shown).collect();
-        format!("{} figures: {words}", self.reasons.len())
+        let sentence: String = self.parts.iter().map(ReasonPart::shown).collect();
+        format!("{} figures: {sentence}", self.reasons.len())
     }
 }
 
 impl ReasonPart {
     fn shown(&self) -> String {
         match self {
-            ReasonPart::Words(words) => words.clone(),
+            ReasonPart::Text(text) => text.clone(),
             ReasonPart::Figure(least, most) if least == most => least.clone(),
             ReasonPart::Figure(least, most) => format!("{least} to {most}"),
         }
@@ -94,19 +94,19 @@ impl ReasonPart {
 
 /// A reason without what it is about, which is before the colon.
 fn without_subject(reason: &str) -> &str {
-    reason.split_once(": ").map_or(reason, |(_, words)| words)
+    reason.split_once(": ").map_or(reason, |(_, rest)| rest)
 }
 
 /// Figures are digits with points and commas between them; a point or comma that ends them belongs
 /// to the words.
-fn parts(words: &str) -> Vec<ReasonPart> {
+fn parts(reason: &str) -> Vec<ReasonPart> {
     let mut parts = Vec::new();
-    let mut rest = words;
+    let mut rest = reason;
     while !rest.is_empty() {
         let begin = rest.find(|c: char| c.is_ascii_digit());
         let (before, from) = rest.split_at(begin.unwrap_or(rest.len()));
         if !before.is_empty() {
-            parts.push(ReasonPart::Words(before.to_owned()));
+            parts.push(ReasonPart::Text(before.to_owned()));
         }
         let end = from.find(|c: char| !c.is_ascii_digit() && !".,".contains(c));
         let figure = from[..end.unwrap_or(from.len())].trim_end_matches(['.', ',']);
@@ -121,7 +121,7 @@ fn parts(words: &str) -> Vec<ReasonPart> {
 fn alike(one: &[ReasonPart], other: &[ReasonPart]) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|pair| match pair {
-            (ReasonPart::Words(one), ReasonPart::Words(other)) => one == other,
+            (ReasonPart::Text(one), ReasonPart::Text(other)) => one == other,
             (ReasonPart::Figure(..), ReasonPart::Figure(..)) => true,
             _ => false,
         })

@@ -75,7 +75,8 @@ pub struct EnvironmentResult {
     /// The name of the environment in the study.
     pub name: String,
     /// One line: `400 MB set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s`.
-    pub words: String,
+    #[serde(rename = "words")]
+    pub summary: String,
     /// Parts that were missing on this machine, and why.
     pub missing: Vec<String>,
 }
@@ -90,7 +91,7 @@ pub struct ServerResult {
     pub label: String,
     /// Which program or preset.
     pub kind: String,
-    /// Not one of ours.
+    /// Whether the server is a peer, not one of our presets.
     pub peer: bool,
     /// The version of the program that ran.
     pub version: Option<String>,
@@ -114,11 +115,11 @@ pub struct Measurement {
     pub repeats: Vec<Repeat>,
 }
 
-/// One run.
+/// One run of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Repeat {
-    /// From 1.
+    /// Number of the repeat, from 1.
     pub repeat: u32,
     /// The directory below `measurements/`.
     pub key: String,
@@ -151,7 +152,7 @@ pub struct Repeat {
 /// One figure of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Value {
-    /// The value.
+    /// The value of the quantity.
     pub value: f64,
     /// How far chance within the run could have moved it; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,9 +167,9 @@ pub struct SleepCount {
     pub label: String,
     /// The system call.
     pub call: String,
-    /// How often.
+    /// Number of sleeps.
     pub count: u64,
-    /// How long altogether.
+    /// Total length of the sleeps.
     pub total_ms: f64,
     /// Length of the observation.
     pub observed_s: f64,
@@ -192,9 +193,9 @@ pub struct Table {
     pub draw: Option<String>,
     /// Whether the values are drawn on a logarithmic axis.
     pub log: bool,
-    /// As printed.
+    /// The rows as the paper prints them.
     pub paper: Vec<PaperRow>,
-    /// As measured.
+    /// The rows as measured.
     pub ours: Vec<OurRow>,
 }
 
@@ -321,7 +322,7 @@ pub struct ClaimResult {
     pub rule: Option<String>,
     /// What the paper says about it.
     pub expected: String,
-    /// What was found here.
+    /// The outcome of the claim here.
     pub outcome: ClaimOutcome,
     /// Why the claim is not decided or cannot be tested; empty otherwise.
     pub why: Vec<String>,

@@ -147,7 +147,7 @@ pub(super) fn open_event(detail: Detail) -> io::Result<(OwnedFd, bool)> {
 }
 
 /// Opens an event that leaves a record of header and time for each fault of the calling thread.
-pub(super) fn open_fault_event(fault: FaultKind, place: FaultScope) -> io::Result<OwnedFd> {
+pub(super) fn open_fault_event(fault: FaultKind, scope: FaultScope) -> io::Result<OwnedFd> {
     perf_event_open(&Attributes {
         kind: TYPE_SOFTWARE,
         size: size_of::<Attributes>() as u32,
@@ -157,7 +157,7 @@ pub(super) fn open_fault_event(fault: FaultKind, place: FaultScope) -> io::Resul
         },
         sample_period: 1,
         sample_type: SAMPLE_TIME,
-        flags: match place {
+        flags: match scope {
             FaultScope::Everywhere => EXCLUDE_HYPERVISOR,
             FaultScope::InKernel => EXCLUDE_HYPERVISOR | EXCLUDE_USER,
         },

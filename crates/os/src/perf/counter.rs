@@ -22,11 +22,11 @@ use super::attributes;
 pub struct EventWords {
     /// `PERF_TYPE_*`, or the number of a counting unit under /sys/bus/event_source/devices.
     pub kind: u32,
-    /// `config`.
+    /// The word `config` of `struct perf_event_attr`.
     pub config: u64,
-    /// `config1`.
+    /// The word `config1`.
     pub config1: u64,
-    /// `config2`.
+    /// The word `config2`.
     pub config2: u64,
     /// Leaves out what happens in user space.
     pub exclude_user: bool,
@@ -49,7 +49,7 @@ pub enum CounterScope {
 /// What a counter has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Events.
+    /// Number of events.
     pub value: u64,
     /// Nanoseconds for which the event was to be counted.
     pub enabled_ns: u64,
@@ -141,15 +141,15 @@ impl Reading {
     /// words[..8].copy_from_slice(&7_u64.to_ne_bytes());
     /// assert_eq!(Reading::decode(&words).value, 7);
     /// ```
-    pub fn decode(words: &[u8; 24]) -> Reading {
-        let word = |at: usize| {
-            let bytes = words[at..at + 8].try_into().expect("eight bytes");
-            u64::from_ne_bytes(bytes)
+    pub fn decode(bytes: &[u8; 24]) -> Reading {
+        let u64_at = |at: usize| {
+            let field = bytes[at..at + 8].try_into().expect("eight bytes");
+            u64::from_ne_bytes(field)
         };
         Reading {
-            value: word(0),
-            enabled_ns: word(8),
-            running_ns: word(16),
+            value: u64_at(0),
+            enabled_ns: u64_at(8),
+            running_ns: u64_at(16),
         }
     }
 }
@@ -199,9 +199,9 @@ mod tests {
             };
             let start = mapped.expect("a mapping").cast::<u8>();
             for at in (0..BYTES).step_by(4096) {
-                let place = start.wrapping_add(at);
+                let address = start.wrapping_add(at);
                 // SAFETY: within the mapping made above, which no other code knows.
-                unsafe { place.write_volatile(1) };
+                unsafe { address.write_volatile(1) };
             }
             // SAFETY: the mapping made above, whole; nothing refers to it any more.
             unsafe { rustix::mm::munmap(start.cast(), BYTES) }.expect("unmapped");

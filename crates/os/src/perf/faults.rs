@@ -54,8 +54,8 @@ impl FaultCounter {
     ///
     /// As [`Ring::open`](super::Ring::open) with [`Detail::Stacks`](super::Detail::Stacks): the
     /// faults of a system call are the kernel's, so `kernel.perf_event_paranoid` has to be ≤ 1.
-    pub fn open(fault: FaultKind, place: FaultScope) -> io::Result<FaultCounter> {
-        let event = attributes::open_fault_event(fault, place)?;
+    pub fn open(fault: FaultKind, scope: FaultScope) -> io::Result<FaultCounter> {
+        let event = attributes::open_fault_event(fault, scope)?;
         let page_bytes = rustix::param::page_size();
         let map_bytes = 2 * page_bytes;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
@@ -145,8 +145,8 @@ mod tests {
         assert_eq!(unsafe { page.as_ptr().read_volatile() }, 1);
     }
 
-    fn counter(place: FaultScope) -> Option<FaultCounter> {
-        let opened = FaultCounter::open(FaultKind::Minor, place);
+    fn counter(scope: FaultScope) -> Option<FaultCounter> {
+        let opened = FaultCounter::open(FaultKind::Minor, scope);
         opened
             .inspect_err(|error| println!("SKIP: perf_event_open: {error}"))
             .ok()

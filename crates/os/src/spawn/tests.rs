@@ -186,14 +186,14 @@ fn error_names_the_reason_and_no_process_is_left_when_exec_fails() {
         let path = directory.path().join(name);
         // By another process: what another test's child still holds open for writing cannot be
         // executed.
-        let words = [
+        let arguments = [
             "-c",
             "printf %s \"$2\" > \"$1\" && chmod \"$3\" \"$1\"",
             "sh",
         ];
         let mut shell = std::process::Command::new("sh");
         shell
-            .args(words)
+            .args(arguments)
             .arg(&path)
             .args([text, &format!("{mode:o}")]);
         assert!(shell.status().unwrap().success());

@@ -118,7 +118,7 @@ impl Assembler {
     ///
     /// # Panics
     /// If it is placed already.
-    pub(super) fn place(&mut self, label: Label) {
+    pub(super) fn bind(&mut self, label: Label) {
         let target = self.targets[label.0].replace(self.instructions.len());
         assert!(target.is_none(), "{label:?} is placed twice");
     }
@@ -249,13 +249,13 @@ mod tests {
         let mut assembler = Assembler::default();
         let (loops, end) = (assembler.label(), assembler.label());
         jump(&mut assembler, end);
-        assembler.place(loops);
+        assembler.bind(loops);
         assembler.copy(2, 3);
         // Two instructions.
         assembler.load_map_value(4, 9);
         jump(&mut assembler, loops);
         jump(&mut assembler, end);
-        assembler.place(end);
+        assembler.bind(end);
         assembler.exit(0);
         assert_eq!(offsets(assembler), [5, 0, 0, 0, -4, 0, 0, 0]);
     }
@@ -267,8 +267,8 @@ mod tests {
         jump(&mut assembler, first);
         jump(&mut assembler, first);
         jump(&mut assembler, second);
-        assembler.place(first);
-        assembler.place(second);
+        assembler.bind(first);
+        assembler.bind(second);
         assembler.exit(0);
         assert_eq!(offsets(assembler), [2, 1, 0, 0, 0]);
     }
@@ -287,8 +287,8 @@ mod tests {
     fn label_with_two_places_is_rejected() {
         let mut assembler = Assembler::default();
         let label = assembler.label();
-        assembler.place(label);
-        assembler.place(label);
+        assembler.bind(label);
+        assembler.bind(label);
     }
 
     #[test]

@@ -64,19 +64,19 @@ pub(super) fn drop_rejected_syns(table: RawFd) -> Vec<Instruction> {
     asm.jump_if(Below, Bits32, RESULT, Immediate(MEMORY_TICKS), drop);
     asm.copy(SAMPLE, RANDOM);
 
-    asm.place(decide);
+    asm.bind(decide);
     asm.load(Size::Double, SCRATCH, HEAD, 0);
     asm.jump_if(Above, Bits64, SAMPLE, InRegister(SCRATCH), reject);
 
-    asm.place(admit);
+    asm.bind(admit);
     asm.exit(WHOLE);
 
     // The slot remembers the client.
-    asm.place(reject);
+    asm.bind(reject);
     asm.store(Size::Word, SLOT, SLOT_HASH, HASH);
     asm.store(Size::Word, SLOT, SLOT_TICKS, NOW);
 
-    asm.place(drop);
+    asm.bind(drop);
     asm.exit(NOTHING);
     asm.finish()
 }

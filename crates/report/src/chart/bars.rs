@@ -19,7 +19,7 @@ pub struct Bar {
 /// Bars side by side, the first series at the bottom.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// The room.
+    /// Size of the drawing.
     pub size: Size,
     /// The name of the chart, for screen readers.
     pub title: String,

@@ -21,7 +21,7 @@ pub struct Group {
 /// Bars in groups.
 #[derive(Clone, Debug)]
 pub struct Groups<'a> {
-    /// The room.
+    /// Size of the drawing.
     pub size: Size,
     /// The name of the chart, for screen readers.
     pub title: &'a str,

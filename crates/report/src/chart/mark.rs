@@ -82,7 +82,7 @@ pub enum ChartMark {
     Band {
         /// x, lower and upper value.
         edges: Vec<(f64, f64, f64)>,
-        /// Colour.
+        /// Style of the line.
         style: LineStyle,
     },
     /// Points of the look's shape.
@@ -96,7 +96,7 @@ pub enum ChartMark {
     Level {
         /// The y value.
         y: f64,
-        /// The words.
+        /// Text of the label.
         label: String,
     },
     /// A dotted straight line between two points, such as "everything offered is answered".
@@ -112,7 +112,7 @@ pub enum ChartMark {
         at: (f64, f64),
         /// The name.
         label: String,
-        /// Colour.
+        /// Style of the label.
         style: LineStyle,
     },
 }

@@ -30,7 +30,7 @@ pub enum Scale {
     /// Named rows from 0, the first at the far end (the top of a vertical axis), each a unit high
     /// around its number.
     Rows {
-        /// How many.
+        /// Number of rows.
         rows: usize,
     },
 }
@@ -79,16 +79,16 @@ impl Scale {
     /// Where a value lies, 0 to 1; what cannot be placed (not a number, zero on a log axis) lies
     /// at 0.
     pub fn at(&self, value: f64) -> f64 {
-        let place = match *self {
+        let position = match *self {
             Scale::Linear { low, high } => (value - low) / (high - low),
             Scale::Log { low, high } => (value / low).ln() / (high / low).ln(),
             Scale::Tail { nines } => -(1.0 - value).max(0.0).log10() / nines,
             Scale::Rows { rows } => 1.0 - (value + 0.5) / rows as f64,
         };
-        if place.is_nan() {
+        if position.is_nan() {
             0.0
         } else {
-            place.clamp(0.0, 1.0)
+            position.clamp(0.0, 1.0)
         }
     }
 

@@ -37,10 +37,13 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if pairs.is_empty() {
         return None;
     }
-    let words = |subject: &Subject| format!("{} ({})", subject.name, load_text(subject));
-    let names: Vec<String> = pairs.iter().map(|pair| words(pair.subject)).collect();
+    let name_and_load = |subject: &Subject| format!("{} ({})", subject.name, load_text(subject));
+    let names: Vec<String> = pairs
+        .iter()
+        .map(|pair| name_and_load(pair.subject))
+        .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let lead = format!("{} against {}.", listed(&names), words(first));
+    let lead = format!("{} against {}.", listed(&names), name_and_load(first));
     Section::of(
         "comparison",
         "Comparison",
@@ -89,7 +92,7 @@ fn verdict(pair: &Pair) -> String {
     let parts: Vec<String> = parts
         .iter()
         .filter(|(figures, _)| !figures.is_empty())
-        .map(|(figures, words)| format!("{words} in {}", listed(figures)))
+        .map(|(figures, finding)| format!("{finding} in {}", listed(figures)))
         .collect();
     format!("{}: {}.", pair.subject.name, parts.join("; "))
 }

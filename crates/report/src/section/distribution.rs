@@ -110,8 +110,8 @@ fn cdf_marks(subject: &Subject, name: &str) -> Vec<ChartMark> {
     let Some(response) = response(subject) else {
         return Vec::new();
     };
-    let marked = |(share, words): (f64, &str)| {
-        let us = match words {
+    let marked = |(share, statistic): (f64, &str)| {
+        let us = match statistic {
             "median" => response.p50_us,
             "p95" => response.p95_us,
             _ => response.p99_us,
@@ -119,7 +119,7 @@ fn cdf_marks(subject: &Subject, name: &str) -> Vec<ChartMark> {
         Point {
             at: (us, share),
             interval: None,
-            tooltip: format!("{name}: {words} {}", time_us(us)),
+            tooltip: format!("{name}: {statistic} {}", time_us(us)),
         }
     };
     let line = curve(response, subject.style, name);
@@ -231,9 +231,9 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         .collect();
     let first = profiles.first()?;
     let loads = all_loads(&profiles);
-    let words: Vec<String> = loads.iter().map(|load| format!("load {load:.2}")).collect();
+    let labels: Vec<String> = loads.iter().map(|load| format!("load {load:.2}")).collect();
     let styles = (0..loads.len()).map(|index| LineStyle::of_load(index, loads.len()));
-    let legend = legend(styles.zip(words.iter().map(String::as_str)));
+    let legend = legend(styles.zip(labels.iter().map(String::as_str)));
     let responses = profiles
         .iter()
         .flat_map(|subject| subject.loads())

@@ -104,20 +104,20 @@ fn work(facts: &mut Facts, subject: &Subject, description: &RunDescription) {
 
 fn load(facts: &mut Facts, description: &RunDescription) {
     let load = &description.load;
-    let loop_words = match (load.mode, load.arrivals) {
+    let mode = match (load.mode, load.arrivals) {
         (Mode::Closed, _) => "closed loop",
         (Mode::Open, Some(Arrivals::Poisson)) => "open loop, Poisson arrivals",
         (Mode::Open, Some(Arrivals::Constant)) => "open loop, constant arrivals",
         (Mode::Open, None) => "open loop",
     };
-    let mut words = vec![loop_words.to_owned()];
-    words.extend(load.rate_rps.map(|rate| format!("{}/s", measured(rate))));
-    words.extend(load.connections.map(|n| counted(n, "connection")));
-    words.extend(
+    let mut parts = vec![mode.to_owned()];
+    parts.extend(load.rate_rps.map(|rate| format!("{}/s", measured(rate))));
+    parts.extend(load.connections.map(|n| counted(n, "connection")));
+    parts.extend(
         load.requests_per_connection
             .map(|n| format!("{} on each", counted(n, "request"))),
     );
-    fact(facts, "load", words.join(", "));
+    fact(facts, "load", parts.join(", "));
     let mut span = vec![format!("{} warm-up", time(load.warmup_s * 1e9))];
     span.extend(
         load.duration_s
@@ -157,28 +157,28 @@ fn client(facts: &mut Facts, description: &RunDescription) {
     let Some(client) = &description.client else {
         return;
     };
-    let mut words = Vec::new();
-    words.extend(
+    let mut figures = Vec::new();
+    figures.extend(
         client
             .busy_share
             .map(|share| format!("{} busy", percent(share))),
     );
-    words.extend(
+    figures.extend(
         client
             .run_queue_delay_s
             .map(|s| format!("{} ready but not running", time(s * 1e9))),
     );
-    words.extend(
+    figures.extend(
         client
             .lag_p99_us
             .map(|us| format!("p99 of lag {}", time(us * 1e3))),
     );
-    words.extend(
+    figures.extend(
         client
             .lag_max_us
             .map(|us| format!("largest {}", time(us * 1e3))),
     );
-    fact(facts, "client", words.join(", "));
+    fact(facts, "client", figures.join(", "));
     let used = |used: Option<u64>, of: Option<u64>| {
         Some(format!("{} of {}", grouped(used?), grouped(of?)))
     };
@@ -243,9 +243,9 @@ mod tests {
 
     #[test]
     fn command_can_be_pasted_when_arguments_have_blanks_and_quotes() {
-        let words = ["headway", "load", "http://[::1]:80/a b", "it's", ""].map(String::from);
+        let arguments = ["headway", "load", "http://[::1]:80/a b", "it's", ""].map(String::from);
         assert_eq!(
-            shell_quoted(&words),
+            shell_quoted(&arguments),
             "headway load 'http://[::1]:80/a b' 'it'\\''s' ''"
         );
     }

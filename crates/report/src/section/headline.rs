@@ -10,11 +10,11 @@ use crate::html::escaped;
 use crate::subject::Subject;
 use crate::units::{NONE, bytes, counted, grouped, measured, percent, time};
 
-type Figure = fn(&Subject, &Analysis) -> String;
+type HeadlineFigure = fn(&Subject, &Analysis) -> String;
 
 /// A row: name, what makes it clear, whether it is printed large, its figure as an element's
 /// content.
-type Row = (&'static str, &'static str, bool, Figure);
+type Row = (&'static str, &'static str, bool, HeadlineFigure);
 
 const ROWS: &[Row] = &[
     ("requests", "", false, |_, a| grouped(a.counts.requests)),

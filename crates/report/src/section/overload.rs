@@ -14,7 +14,7 @@ use crate::subject::Subject;
 use crate::units::{measured, percent, plain};
 
 /// Measurements of one server at several offered rates, ascending.
-struct Curve<'a> {
+struct ServerCurve<'a> {
     name: &'a str,
     style: LineStyle,
     points: Vec<(f64, &'a Analysis)>,
@@ -35,8 +35,8 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     )
 }
 
-fn curves(subjects: &[Subject]) -> Vec<Curve<'_>> {
-    let mut curves: Vec<Curve> = Vec::new();
+fn curves(subjects: &[Subject]) -> Vec<ServerCurve<'_>> {
+    let mut curves: Vec<ServerCurve> = Vec::new();
     for subject in subjects {
         let analyses = subject
             .measurements
@@ -53,7 +53,7 @@ fn curves(subjects: &[Subject]) -> Vec<Curve<'_>> {
             .find(|curve| !subject.is_profile() && curve.name == subject.label);
         match kin {
             Some(curve) => curve.points.extend(points),
-            None => curves.push(Curve {
+            None => curves.push(ServerCurve {
                 name: if subject.is_profile() {
                     &subject.name
                 } else {
@@ -70,7 +70,7 @@ fn curves(subjects: &[Subject]) -> Vec<Curve<'_>> {
     curves
 }
 
-fn figure(curves: &[Curve]) -> Figure {
+fn figure(curves: &[ServerCurve]) -> Figure {
     let most = curves
         .iter()
         .flat_map(|curve| &curve.points)
@@ -116,7 +116,7 @@ fn offered_axis(most: f64) -> Axis {
 }
 
 fn lines(
-    curves: &[Curve],
+    curves: &[ServerCurve],
     value: impl Fn(&Analysis) -> Option<f64>,
     format: fn(f64) -> String,
 ) -> Vec<ChartMark> {
@@ -146,7 +146,7 @@ fn lines(
     marks
 }
 
-fn rate_chart(curves: &[Curve], most: f64, size: Size) -> Chart {
+fn rate_chart(curves: &[ServerCurve], most: f64, size: Size) -> Chart {
     let best = curves
         .iter()
         .flat_map(|curve| &curve.points)
@@ -181,7 +181,7 @@ fn failed(analysis: &Analysis) -> f64 {
     analysis.counts.errors as f64 / analysis.counts.requests.max(1) as f64
 }
 
-fn error_chart(curves: &[Curve], most: f64, size: Size) -> Chart {
+fn error_chart(curves: &[ServerCurve], most: f64, size: Size) -> Chart {
     let worst = curves
         .iter()
         .flat_map(|curve| &curve.points)
@@ -214,7 +214,7 @@ fn p99(analysis: &Analysis) -> Option<f64> {
     analysis.response.as_ref().map(|response| response.p99_us)
 }
 
-fn latency_chart(curves: &[Curve], most: f64, size: Size) -> Chart {
+fn latency_chart(curves: &[ServerCurve], most: f64, size: Size) -> Chart {
     let all = curves
         .iter()
         .flat_map(|curve| &curve.points)
@@ -230,8 +230,8 @@ fn latency_chart(curves: &[Curve], most: f64, size: Size) -> Chart {
     }
 }
 
-fn described(curves: &[Curve], value: impl Fn(&Analysis) -> String) -> String {
-    let one = |curve: &Curve| {
+fn described(curves: &[ServerCurve], value: impl Fn(&Analysis) -> String) -> String {
+    let one = |curve: &ServerCurve| {
         let (rate, analysis) = curve.points.last()?;
         Some(format!(
             "{}: {} at {}/s offered.",
@@ -243,7 +243,7 @@ fn described(curves: &[Curve], value: impl Fn(&Analysis) -> String) -> String {
     curves.iter().filter_map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn numbers(curves: &[Curve]) -> Table {
+fn numbers(curves: &[ServerCurve]) -> Table {
     let mut table = Table::new(&["run", "offered/s", "complete/s", "failed", "median", "p99"]);
     for curve in curves {
         for (rate, analysis) in &curve.points {

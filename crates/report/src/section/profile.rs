@@ -10,9 +10,9 @@ use crate::subject::Subject;
 use crate::units::measured;
 
 /// Name, value, dash and shape of a curve.
-type Curve = (&'static str, fn(&Distribution) -> f64, usize, usize);
+type StatisticCurve = (&'static str, fn(&Distribution) -> f64, usize, usize);
 
-const CURVES: [Curve; 4] = [
+const CURVES: [StatisticCurve; 4] = [
     ("p95", |d| d.p95_us, 0, 2),
     ("mean", |d| d.mean_us, 1, 3),
     ("median", |d| d.p50_us, 0, 0),
@@ -108,13 +108,13 @@ fn capacity(subject: &Subject) -> String {
         .profile
         .as_ref()
         .and_then(|profile| profile.capacity_rps);
-    let whose = match subject.client_bound() {
+    let bound = match subject.client_bound() {
         Some(_) => ", the client's limit",
         None if subject.capacity_is_named() => ", given",
         None => "",
     };
     capacity.map_or(String::new(), |rate| {
-        format!("1.0 = {}/s{whose}", measured(rate))
+        format!("1.0 = {}/s{bound}", measured(rate))
     })
 }
 

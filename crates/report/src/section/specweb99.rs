@@ -74,11 +74,11 @@ fn introduction(subjects: &[&Subject]) -> String {
             grouped(score)
         ))
     };
-    let words: Vec<String> = subjects.iter().filter_map(one).collect();
+    let sentences: Vec<String> = subjects.iter().filter_map(one).collect();
     format!(
         "{} A connection conforms if it receives at least 320 of its 400 kbit/s, with fewer than \
          1 % errors. This is not a SPEC result: only the published rules are known.",
-        words.join(" ")
+        sentences.join(" ")
     )
 }
 

@@ -44,9 +44,9 @@ pub(super) fn badge(outcome: ClaimOutcome) -> String {
         }
         ClaimOutcome::Untestable => "M3.5 3.5h17v17h-17zM8 12h8",
     };
-    let words = outcome.name();
+    let name = outcome.name();
     format!(
-        "<svg class=\"badge\" viewBox=\"0 0 24 24\" role=\"img\" aria-label=\"{words}\"><title>{words}</title><desc>outcome</desc><path d=\"{path}\"/></svg>"
+        "<svg class=\"badge\" viewBox=\"0 0 24 24\" role=\"img\" aria-label=\"{name}\"><title>{name}</title><desc>outcome</desc><path d=\"{path}\"/></svg>"
     )
 }
 

@@ -38,26 +38,26 @@ pub(super) fn warning(result: &StudyResult) -> String {
         (suspect, "suspect"),
         (failed, "not made"),
     ];
-    let words: Vec<String> = parts
+    let counts: Vec<String> = parts
         .into_iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, words)| format!("{count} {words}"))
+        .map(|(count, what)| format!("{count} {what}"))
         .collect();
     format!(
         "<p class=\"standing {}\">Of {}: {}. The reasons stand under <em>How it was made</em>.</p>",
         if invalid > 0 { "invalid" } else { "suspect" },
         counted(all().count() as u64, "run"),
-        words.join(", ")
+        counts.join(", ")
     )
 }
 
 /// The author's remarks, and what differs from the paper.
 pub(super) fn remarks(result: &StudyResult) -> String {
-    let list = |heading: &str, words: &[String]| {
-        if words.is_empty() {
+    let list = |heading: &str, remarks: &[String]| {
+        if remarks.is_empty() {
             return String::new();
         }
-        let items: String = words
+        let items: String = remarks
             .iter()
             .map(|one| format!("<li>{}</li>", escaped(one)))
             .collect();
@@ -106,7 +106,7 @@ fn fact(out: &mut String, name: &str, value: &str) {
 fn environments(result: &StudyResult) -> String {
     let mut out = String::new();
     for environment in &result.environments {
-        fact(&mut out, &environment.name, &environment.words);
+        fact(&mut out, &environment.name, &environment.summary);
         for missing in &environment.missing {
             fact(&mut out, "missing", missing);
         }

@@ -56,17 +56,17 @@ pub(super) fn html(
         "blocked" => return blocked::html(figure, &shown).unwrap_or_else(|| absent(figure)),
         _ => None,
     };
-    let Some((caption, drawing, numbers)) = drawn else {
+    let Some((paragraphs, drawing, numbers)) = drawn else {
         return absent(figure);
     };
     let id = format!("{}-{}", result.number, index + 1);
-    let words = Caption {
+    let caption = Caption {
         id: &id,
         title: &figure.title,
-        caption: &caption,
+        paragraphs: &paragraphs,
         source: "",
     };
-    framed(&words, &drawing, numbers.as_ref())
+    framed(&caption, &drawing, numbers.as_ref())
 }
 
 /// What a figure is made of: paragraphs, drawing, numbers.

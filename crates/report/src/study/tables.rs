@@ -210,7 +210,7 @@ pub(super) fn significant(value: f64) -> String {
 }
 
 /// A row that can be drawn: its name, its look, its points with their intervals.
-struct Curve {
+struct RowCurve {
     name: String,
     style: LineStyle,
     class: &'static str,
@@ -218,10 +218,10 @@ struct Curve {
 }
 
 fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyles) -> String {
-    let Some(places) = places(&table.columns) else {
+    let Some(positions) = positions(&table.columns) else {
         return String::new();
     };
-    let curves = curves(result, table, &places, styles);
+    let curves = curves(result, table, &positions, styles);
     if curves.is_empty() {
         return String::new();
     }
@@ -234,7 +234,7 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyle
             ]
         })
         .collect();
-    let most = places.iter().copied().fold(0.0, f64::max);
+    let most = positions.iter().copied().fold(0.0, f64::max);
     let y = Axis {
         scale: if table.log {
             Scale::log_around(
@@ -272,24 +272,24 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyle
     let names = curves
         .iter()
         .map(|curve| (curve.style, curve.name.as_str()));
-    let caption = if curves.iter().any(|curve| !curve.class.is_empty()) {
+    let paragraphs = if curves.iter().any(|curve| !curve.class.is_empty()) {
         vec!["The paper's values are pale.".into()]
     } else {
         Vec::new()
     };
     let id = format!("{}-table-{}", result.number, index + 1);
     let title = format!("{}, drawn", table.title);
-    let words = Caption {
+    let caption = Caption {
         id: &id,
         title: &title,
-        caption: &caption,
+        paragraphs: &paragraphs,
         source: "",
     };
-    framed(&words, &Drawing::one(legend(names), draw), None)
+    framed(&caption, &Drawing::one(legend(names), draw), None)
 }
 
 /// The position of each column on the axis; `None` if one of them is not a number.
-fn places(columns: &[String]) -> Option<Vec<f64>> {
+fn positions(columns: &[String]) -> Option<Vec<f64>> {
     columns
         .iter()
         .map(|column| column.trim().parse::<f64>().ok())
@@ -299,12 +299,12 @@ fn places(columns: &[String]) -> Option<Vec<f64>> {
 fn curves(
     result: &StudyResult,
     table: &Table,
-    places: &[f64],
+    positions: &[f64],
     styles: &ServerStyles,
-) -> Vec<Curve> {
+) -> Vec<RowCurve> {
     let mut curves = Vec::new();
     for row in &table.ours {
-        let cells = places.iter().zip(&row.cells);
+        let cells = positions.iter().zip(&row.cells);
         let points = cells.filter_map(|(x, cell)| {
             let value = cell.value.filter(|value| value.is_finite())?;
             Some(Point {
@@ -318,7 +318,7 @@ fn curves(
             .iter()
             .find(|server| server.label == row.row || server.name == row.row);
         let style = styles.server(server.map_or(row.row.as_str(), |server| server.name.as_str()));
-        curves.push(Curve {
+        curves.push(RowCurve {
             name: row.row.clone(),
             style,
             class: "",
@@ -333,7 +333,7 @@ fn curves(
         let Some(style) = ours.map(|index| curves[index].style) else {
             continue;
         };
-        let cells = places.iter().zip(&row.cells);
+        let cells = positions.iter().zip(&row.cells);
         let points = cells.filter_map(|(x, cell)| match cell {
             PaperCell::Number(value) => Some(Point {
                 at: (*x, *value),
@@ -343,7 +343,7 @@ fn curves(
             PaperCell::Text(_) => None,
         });
         let name = format!("{}, paper", row.row);
-        curves.push(Curve {
+        curves.push(RowCurve {
             name,
             style: style.with(2, style.shape),
             class: "faint",
@@ -354,7 +354,7 @@ fn curves(
     curves
 }
 
-fn marks(curve: &Curve) -> [ChartMark; 2] {
+fn marks(curve: &RowCurve) -> [ChartMark; 2] {
     let line = ChartMark::Line {
         points: curve.points.iter().map(|point| point.at).collect(),
         style: curve.style,
@@ -370,8 +370,8 @@ fn marks(curve: &Curve) -> [ChartMark; 2] {
     ]
 }
 
-fn described(curves: &[Curve]) -> String {
-    let one = |curve: &Curve| {
+fn described(curves: &[RowCurve]) -> String {
+    let one = |curve: &RowCurve| {
         let (first, last) = (curve.points.first()?, curve.points.last()?);
         Some(format!(
             "{}: {} at {}, {} at {}.",

@@ -10,9 +10,9 @@ use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
 use crate::units::{NONE, grouped, measured, plain};
 
-type Curve = (&'static str, fn(&TimelinePoint) -> Option<f64>, usize);
+type TimelineCurve = (&'static str, fn(&TimelinePoint) -> Option<f64>, usize);
 
-const CURVES: [Curve; 2] = [
+const CURVES: [TimelineCurve; 2] = [
     ("99 %", |point| point.p99_us, 0),
     ("median", |point| point.p50_us, 2),
 ];

@@ -102,16 +102,16 @@ pub fn measure(program: &Path, page: &str, widths: &[u32], dark: bool) -> Vec<Fo
 
 fn read(line: &str) -> Found {
     let value: Value = serde_json::from_str(line).expect("the script writes JSON");
-    let words = |name: &str| -> Vec<String> {
+    let strings = |name: &str| -> Vec<String> {
         let list = value[name].as_array().expect("a list").iter();
-        list.filter_map(|word| word.as_str().map(String::from))
+        list.filter_map(|text| text.as_str().map(String::from))
             .collect()
     };
     Found {
         width: value["width"].as_u64().expect("a width"),
         drawings: value["drawings"].as_u64().expect("a number of drawings"),
-        figures: words("figures"),
-        problems: words("problems"),
+        figures: strings("figures"),
+        problems: strings("problems"),
     }
 }
 

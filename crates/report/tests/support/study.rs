@@ -57,7 +57,7 @@ pub fn full(number: u32) -> StudyResult {
         },
         environments: vec![EnvironmentResult {
             name: "disk-bound".into(),
-            words: "400 MB set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s".into(),
+            summary: "400 MB set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s".into(),
             missing: vec!["no link: the kernel has no tbf".into()],
         }],
         servers: servers(),
@@ -240,7 +240,7 @@ fn tables() -> Vec<Table> {
         ours: ours.clone(),
         ..Table::default()
     };
-    let words = Table {
+    let text_table = Table {
         title: "A table with words".into(),
         unit: "ms".into(),
         columns: [
@@ -261,7 +261,7 @@ fn tables() -> Vec<Table> {
         ours,
         ..Table::default()
     };
-    vec![lines, words]
+    vec![lines, text_table]
 }
 
 fn our_rows() -> Vec<OurRow> {
@@ -300,8 +300,8 @@ fn our_rows() -> Vec<OurRow> {
 }
 
 fn claims() -> Vec<ClaimResult> {
-    let claim = |outcome: ClaimOutcome, words: &str| ClaimResult {
-        text: format!("A claim about the service inversion of Flash that {words}"),
+    let claim = |outcome: ClaimOutcome, ending: &str| ClaimResult {
+        text: format!("A claim about the service inversion of Flash that {ending}"),
         source: "2006, 4.2: 0.58".into(),
         rule: Some("inversion(disk, flash, 95%) > 0.5".into()),
         expected: "confirmed".into(),

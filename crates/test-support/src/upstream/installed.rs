@@ -25,7 +25,7 @@ fn arrange_php(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// php-fpm.
+/// Starts php-fpm.
 pub fn php(test: &str) -> Option<TestServer> {
     TestServer::start(
         test,
@@ -66,19 +66,19 @@ pub fn uwsgi(test: &str) -> Option<TestServer> {
 pub const TEXT: &str = "some text that nginx serves\n";
 
 fn arrange_nginx(directory: &Path) -> Vec<String> {
-    let place = directory.display();
+    let path = directory.display();
     fs::write(directory.join("a.txt"), TEXT).unwrap();
     fs::write(directory.join("large.bin"), vec![b'x'; 3_000_000]).unwrap();
     let text = format!(
-        r#"daemon off; pid {place}/pid; error_log stderr; worker_processes 1;
+        r#"daemon off; pid {path}/pid; error_log stderr; worker_processes 1;
 events {{ worker_connections 64; }}
 http {{
   access_log off; default_type text/plain; client_max_body_size 1m;
-  client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
-  uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
+  client_body_temp_path {path}/body; proxy_temp_path {path}/proxy; fastcgi_temp_path {path}/fastcgi;
+  uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi;
   server {{
-    listen unix:{place}/socket; root {place};
-    location /chunked/ {{ alias {place}/; ssi on; ssi_types text/plain application/octet-stream; }}
+    listen unix:{path}/socket; root {path};
+    location /chunked/ {{ alias {path}/; ssi on; ssi_types text/plain application/octet-stream; }}
     location /told {{ return 200 "$host|$http_forwarded|$http_x_forwarded_for|$http_via|$http_x_own|$http_connection|$request_uri"; }}
     location /old {{ keepalive_timeout 0; try_files /a.txt =404; }}
   }}
@@ -94,7 +94,7 @@ http {{
     ["-p", ".", "-e", "stderr", "-c"]
         .map(str::to_owned)
         .into_iter()
-        .chain([format!("{place}/nginx.conf")])
+        .chain([format!("{path}/nginx.conf")])
         .collect()
 }
 

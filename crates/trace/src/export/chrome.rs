@@ -116,7 +116,7 @@ fn slept(sleep: &SleepAt) -> Value {
             value[name] = count.into();
         }
     }
-    if let Some(line) = sleep.line_words() {
+    if let Some(line) = sleep.source_line() {
         value["line"] = line.into();
     }
     value

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::{label, location};
 use crate::model::{KeptCall, Trace};
-use crate::units::{grouped, time_words};
+use crate::units::{grouped, time_unpadded};
 
 use headway_base::html::escaped;
 
@@ -170,7 +170,7 @@ fn panel(out: &mut String, call: &str, kept: &[&KeptCall], top: f64) {
             WIDTH - RIGHT,
             LEFT - 8.0,
             at + 4.0,
-            time_words(ns as u64),
+            time_unpadded(ns as u64),
         );
     }
     for (anchor, invocation) in [

@@ -17,10 +17,10 @@ use crate::model::Outcome;
 /// Why a command did not start, with the exit codes shells use.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// 127.
+    /// The program does not exist; a shell exits with 127.
     #[error("{0}: command not found")]
     NotFound(String),
-    /// 126.
+    /// The program cannot be executed; a shell exits with 126.
     #[error("{0}: cannot be executed: {1}")]
     NotExecutable(String, io::Error),
 }

@@ -53,7 +53,7 @@ impl Session {
         std::fs::write(self.path().join(SYMBOLS_FILE), symbols.image())
     }
 
-    /// Where programs write.
+    /// The directory in which programs write.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }

@@ -7,12 +7,12 @@ use headway_debox::TraceLevel;
 use super::Style;
 use crate::model::{Outcome, Trace, TraceMethod, file_name};
 use crate::table::{Table, cut};
-use crate::units::{counted, time, time_words};
+use crate::units::{counted, time, time_unpadded};
 
 /// The lines above the tables.
 pub(super) fn lines(trace: &Trace, style: &Style) -> String {
     let what = if trace.command.is_empty() {
-        programs_words(trace)
+        program_names(trace)
     } else {
         trace.command.join(" ")
     };
@@ -27,7 +27,7 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
         "\n{} in {}, {}{how}",
         counted(trace.calls(), "call", "calls"),
         counted(trace.processes() as u64, "process", "processes"),
-        time_words(trace.length_ns()),
+        time_unpadded(trace.length_ns()),
     );
     out.push_str(&wrapped(&visibility(trace), "", style.width));
     if trace.method == TraceMethod::Preload {
@@ -41,7 +41,7 @@ const LIBC_CALLS: &str = "Calls made inside libc (stdio, readdir, getaddrinfo) a
                           count every call, use --attach (root).";
 
 /// Distinct names of programs, the first few.
-fn programs_words(trace: &Trace) -> String {
+fn program_names(trace: &Trace) -> String {
     let mut names: Vec<&str> = Vec::new();
     for program in &trace.programs {
         let name = file_name(&program.exe);

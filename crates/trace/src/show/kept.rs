@@ -109,11 +109,11 @@ fn with_details(trace: &Trace, longest: &[&KeptCall], lines: &str) -> String {
         out.push('\n');
         // The innermost frame is the call site itself, which is in the row.
         for location in kept.stack.iter().skip(1).take(FRAMES_MAX) {
-            let words = trace
+            let description = trace
                 .locations
                 .get(*location)
                 .map_or(NONE.into(), |location| location.description());
-            out.push_str(&format!("      ← {words}\n"));
+            out.push_str(&format!("      ← {description}\n"));
         }
         if kept.stack.len() > FRAMES_MAX + 1 {
             out.push_str(&format!(

@@ -69,7 +69,7 @@ impl Waiters {
 pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     let mut sums: BTreeMap<(Label, Option<&str>, Option<String>), RowSum> = BTreeMap::new();
     for sleep in trace.sites.iter().flat_map(|site| &site.sleeps) {
-        let key = (sleep.label, sleep.symbol.as_deref(), sleep.line_words());
+        let key = (sleep.label, sleep.symbol.as_deref(), sleep.source_line());
         sums.entry(key).or_default().add(sleep);
     }
     let title = style.heading("What it waited for") + "\n";
@@ -104,7 +104,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
             grouped(sum.count),
             time(sum.max_ns),
             label.to_string(),
-            kernel_words(*symbol, line.as_deref()),
+            function_and_line(*symbol, line.as_deref()),
         ];
         if waiters {
             cells.insert(4, sum.waiters.mean());
@@ -116,7 +116,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
 }
 
 /// The kernel's function, with its line where that is known.
-fn kernel_words(symbol: Option<&str>, line: Option<&str>) -> String {
+fn function_and_line(symbol: Option<&str>, line: Option<&str>) -> String {
     let symbol = symbol.unwrap_or(NONE);
     line.map_or_else(|| symbol.to_owned(), |line| format!("{symbol} ({line})"))
 }

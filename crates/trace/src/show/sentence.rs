@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use headway_debox::{Label, TraceLevel};
 
 use crate::model::{SleepAt, Trace};
-use crate::units::{counted, percent, time_words};
+use crate::units::{counted, percent, time_unpadded};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitKind {
@@ -100,14 +100,14 @@ pub fn sentence(trace: &Trace) -> String {
         let all = total(&others);
         parts.push(format!(
             "{} on other threads or processes, mostly in {}() on {}",
-            time_words(all.total_ns),
+            time_unpadded(all.total_ns),
             sum.call(),
             resource(*label)
         ));
     }
     let unseen = total(&sums(trace, WaitKind::Unseen));
     if unseen.count > 0 {
-        let unseen = time_words(unseen.total_ns);
+        let unseen = time_unpadded(unseen.total_ns);
         parts.push(format!("{unseen} for unknown reasons"));
     }
     let start = match (trace.sites.is_empty(), parts.is_empty()) {
@@ -118,9 +118,12 @@ pub fn sentence(trace: &Trace) -> String {
     match voluntary.total_ns {
         0 => format!("{start}."),
         ns if parts.is_empty() => {
-            format!("{start}; it waited {} voluntarily.", time_words(ns))
+            format!("{start}; it waited {} voluntarily.", time_unpadded(ns))
         }
-        ns => format!("{start}; another {} were voluntary waits.", time_words(ns)),
+        ns => format!(
+            "{start}; another {} were voluntary waits.",
+            time_unpadded(ns)
+        ),
     }
 }
 
@@ -136,13 +139,13 @@ fn in_the_kernel(sums: &[(Label, LabelSum<'_>)]) -> String {
                 "{} on {label} in {}() (longest {})",
                 percent(sum.total_ns, all.total_ns),
                 sum.call(),
-                time_words(sum.max_ns)
+                time_unpadded(sum.max_ns)
             )
         })
         .collect();
     format!(
         "{} in the kernel ({}): {}",
-        time_words(all.total_ns),
+        time_unpadded(all.total_ns),
         counted(all.count, "sleep", "sleeps"),
         named.join(", ")
     )

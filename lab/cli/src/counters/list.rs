@@ -13,7 +13,7 @@ use crate::Failure;
 /// List the events that this machine can count, their names on this CPU, and why others are
 /// unavailable.
 #[derive(Debug, Args)]
-pub struct List {
+pub struct ListEvents {
     /// List the events of the dissertation (Table A.1), each with its present equivalent
     #[arg(long)]
     appendix: bool,
@@ -34,7 +34,7 @@ pub struct Configurations {
     json: bool,
 }
 
-impl List {
+impl ListEvents {
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.core {
             return self.print_core(name);
@@ -157,11 +157,11 @@ fn appendix_table(machine: &Machine) -> String {
                 .filter_map(|meaning| machine.resolve(*meaning).ok())
                 .map(|found| found.name)
                 .collect();
-            let or_none = |words: Vec<String>| {
-                if words.is_empty() {
+            let or_none = |names: Vec<String>| {
+                if names.is_empty() {
                     "none".into()
                 } else {
-                    words.join(", ")
+                    names.join(", ")
                 }
             };
             vec![

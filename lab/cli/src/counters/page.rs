@@ -47,7 +47,7 @@ pub fn sheet(outcome: &Outcome, cells: &[Cell]) -> Sheet {
 fn description(outcome: &Outcome) -> String {
     let work = &outcome.workload;
     let of = |name: &str| outcome.machine.get(name).cloned().unwrap_or_default();
-    let words = [
+    let facts = [
         outcome.made.get(..10).unwrap_or_default().to_owned(),
         of("host"),
         of("cpu"),
@@ -60,9 +60,9 @@ fn description(outcome: &Outcome) -> String {
             work.connections
         ),
     ];
-    let known: Vec<String> = words
+    let known: Vec<String> = facts
         .into_iter()
-        .filter(|word| !word.trim().is_empty())
+        .filter(|fact| !fact.trim().is_empty())
         .collect();
     known.join(" · ")
 }
@@ -78,12 +78,12 @@ fn or_none(value: Option<String>) -> String {
     value.unwrap_or_else(|| NONE.into())
 }
 
-fn head(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
+fn head(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|&cell| cell.to_owned()).collect()
 }
 
 fn configurations(outcome: &Outcome) -> Option<SheetSection> {
-    let words = |setup: &Setup| -> String {
+    let remarks = |setup: &Setup| -> String {
         match &setup.impossible {
             Some(why) => format!("cannot be had here: {why}"),
             None => setup
@@ -110,7 +110,7 @@ fn configurations(outcome: &Outcome) -> Option<SheetSection> {
             configuration.threads().to_string(),
             cpus(&setup.server),
             cpus(&setup.client),
-            words(setup),
+            remarks(setup),
         ]
     });
     let table = SheetTable {
@@ -162,12 +162,12 @@ fn find<'a>(cells: &'a [Cell], server: &str, configuration: Configuration) -> Op
 fn bars(
     outcome: &Outcome,
     cells: &[Cell],
-    words: [&str; 4],
+    texts: [&str; 4],
     format: fn(f64) -> String,
     value: impl Fn(&Cell) -> Option<f64>,
 ) -> Option<SheetPart> {
     let present = measured_configurations(cells);
-    let [id, name, source, above] = words.map(str::to_owned);
+    let [id, name, source, above] = texts.map(str::to_owned);
     let groups: Vec<(String, Vec<Option<f64>>, Option<f64>)> = outcome
         .servers()
         .into_iter()
@@ -299,13 +299,13 @@ fn scores(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
         let found = outcome.score(server, configuration)?.exact()?;
         Some(found as f64)
     };
-    let words = [
+    let texts = [
         "scores",
         "Simultaneous connections",
         "The form of Figure 4.20; bounds are in the table alone.",
         "connections",
     ];
-    let figure = bars(outcome, cells, words, number, |cell| {
+    let figure = bars(outcome, cells, texts, number, |cell| {
         connections(&cell.server, cell.configuration)
     });
     let mut rows: Vec<Vec<String>> = outcome

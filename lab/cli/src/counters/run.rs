@@ -8,8 +8,8 @@ use anyhow::anyhow;
 use clap::Args;
 use headway_cli_support::replace::{replaceable, write};
 use headway_counters::smt::configuration::Choice;
-use headway_counters::smt::{Configuration, State, Topology, state};
-use headway_counters::study::{self, Outcome, Plan, RunError, SERVERS, Workload, compare};
+use headway_counters::smt::{Configuration, CpuState, Topology, state};
+use headway_counters::study::{self, Outcome, RunError, SERVERS, StudyPlan, Workload, compare};
 use headway_lab::servers::{Kind, available};
 use serde_json::json;
 
@@ -43,7 +43,7 @@ usage error.";
 /// Measure servers in the dissertation's five configurations, with counters, and write a report.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Run {
+pub struct RunCounters {
     /// Servers to measure [default: those installed of headway, nginx, apache-prefork,
     /// apache-worker, lighttpd and h2o]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
@@ -111,7 +111,7 @@ pub struct Run {
 
 /// Write the page of a directory again.
 #[derive(Debug, Args)]
-pub struct Report {
+pub struct CountersReport {
     /// The directory that `headway-lab counters run` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -120,13 +120,13 @@ pub struct Report {
     output: Option<PathBuf>,
 }
 
-impl Run {
+impl RunCounters {
     /// Measures, prints and writes the page.
     pub fn run(&self) -> Result<(), Failure> {
         let plan = self.plan()?;
         headway_lab::require_headway()?;
         let interrupted = signals::caught(signals::STOP)?;
-        let (mut state, left) = State::open(Path::new(state::DIRECTORY)).map_err(|error| {
+        let (mut state, left) = CpuState::open(Path::new(state::DIRECTORY)).map_err(|error| {
             let error = anyhow!(error);
             // Root meets other reasons, such as a study that is at work.
             match rustix::process::geteuid().is_root() {
@@ -169,7 +169,7 @@ impl Run {
         }
     }
 
-    fn plan(&self) -> Result<Plan, Failure> {
+    fn plan(&self) -> Result<StudyPlan, Failure> {
         let servers = match self.server.is_empty() {
             false => self.server.clone(),
             true => SERVERS
@@ -186,7 +186,7 @@ impl Run {
             false => self.config.clone(),
             true => Configuration::ALL.to_vec(),
         };
-        let mut plan = Plan::new(servers, configurations, self.output.clone());
+        let mut plan = StudyPlan::new(servers, configurations, self.output.clone());
         plan.repeats = self.repeats;
         plan.split = self.space_split;
         plan.scores = self.scores;
@@ -221,7 +221,7 @@ impl Run {
     }
 }
 
-impl Report {
+impl CountersReport {
     /// Reads and writes.
     pub fn run(&self) -> Result<(), Failure> {
         let outcome = Outcome::read(&self.directory)?;

@@ -35,7 +35,7 @@ pub fn counts_table(counts: &Counts, seconds: f64) -> String {
     let mut all: Vec<(Meaning, Space, &Count)> = all.collect();
     all.sort_by_key(|(meaning, space, _)| (*meaning, *space));
     for (meaning, space, count) in all {
-        let whose = match space {
+        let space_text = match space {
             Space::Both => "",
             Space::User => "user",
             Space::Kernel => "kernel",
@@ -43,7 +43,7 @@ pub fn counts_table(counts: &Counts, seconds: f64) -> String {
         let title = &events().event(meaning).title;
         rows.push(vec![
             title.clone(),
-            whose.into(),
+            space_text.into(),
             headway_latency::format::count(count.value.round() as u64),
             percent(count.counted_share),
         ]);
@@ -73,7 +73,7 @@ pub fn figures_table(figures: &[Figure], slots: Option<&Slots>) -> String {
         .filter_map(|figure| {
             let value = figure.value?;
             let value = match figure.unit {
-                headway_counters::metrics::Unit::Share => percent(value),
+                headway_counters::metrics::FigureUnit::Share => percent(value),
                 _ => number(value),
             };
             let mark = figure
@@ -193,8 +193,8 @@ fn speed_ups(outcome: &Outcome, cells: &[Cell]) -> String {
     for comparison in COMPARISONS {
         for server in outcome.servers() {
             if let Ok(found) = comparison.speed_up(cells, server) {
-                let words = format!("{} over {}", comparison.of, comparison.over);
-                rows.push(vec![words, server.to_owned(), percent(found)]);
+                let name = format!("{} over {}", comparison.of, comparison.over);
+                rows.push(vec![name, server.to_owned(), percent(found)]);
             }
         }
     }

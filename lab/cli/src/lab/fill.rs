@@ -119,15 +119,15 @@ pub fn fileset(
 }
 
 fn command(directory: &Path, program: &OsString, rest: &[OsString]) -> Result<(), Failure> {
-    let words = program.to_string_lossy().into_owned();
+    let shown = program.to_string_lossy().into_owned();
     let status = Command::new(program)
         .args(rest)
         .current_dir(directory)
         .status()
-        .with_context(|| format!("executing {words}"))?;
+        .with_context(|| format!("executing {shown}"))?;
     std::io::stdout().flush()?;
     match status.success() {
         true => Ok(()),
-        false => Err(anyhow::anyhow!("{words}: {status}").into()),
+        false => Err(anyhow::anyhow!("{shown}: {status}").into()),
     }
 }

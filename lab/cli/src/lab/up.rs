@@ -254,7 +254,7 @@ fn remove_impossible_parts(spec: &mut LabSpec) {
 
 /// Says what is missing, and what works without it.
 fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
-    let asked = [
+    let parts = [
         ("disk", spec.disk.is_some()),
         ("memory limit", spec.memory_bytes.is_some()),
         ("CPU quota", spec.cpu_share.is_some()),
@@ -262,9 +262,9 @@ fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
         ("CPUs", true),
     ];
     let missing = ::headway_lab::missing(spec);
-    let works: Vec<&str> = asked
+    let works: Vec<&str> = parts
         .into_iter()
-        .filter(|(part, asked)| *asked && missing.iter().all(|one| one.part != *part))
+        .filter(|(part, wanted)| *wanted && missing.iter().all(|one| one.part != *part))
         .map(|(part, _)| part)
         .collect();
     let works = match works.is_empty() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use headway_counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
+use headway_counters::schedule::measure::{MeasureError, Program, SlowDownPlan, is_one_core};
 
 use super::super::{Failure, signals};
 use super::{MATRIX_MARK, replaceable, write_matrix};
@@ -71,7 +71,7 @@ impl Measure {
         write_matrix(&matrix, self.output.as_deref())
     }
 
-    fn plan(&self) -> Result<Plan, Failure> {
+    fn plan(&self) -> Result<SlowDownPlan, Failure> {
         let names = match self.name.len() {
             0 => &self.programs,
             count if count == self.programs.len() => &self.name,
@@ -89,7 +89,7 @@ impl Measure {
                 name: name.trim().to_owned(),
                 command: command.clone(),
             });
-        Ok(Plan {
+        Ok(SlowDownPlan {
             programs: programs.collect(),
             cpus: self.cpus,
             runs: self.runs,

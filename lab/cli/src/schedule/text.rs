@@ -59,8 +59,8 @@ fn speed_ups(found: &Analysis) -> String {
 }
 
 fn schedule(matrix: &SlowDowns, of: &Schedule) -> String {
-    let place = |name: &String| matrix.names().iter().position(|other| other == name);
-    let slow_down = |a: &String, b: &String| match (place(a), place(b)) {
+    let index = |name: &String| matrix.names().iter().position(|other| other == name);
+    let slow_down = |a: &String, b: &String| match (index(a), index(b)) {
         (Some(a), Some(b)) => format!("{:.3}", matrix.slow_down(a, b)),
         // Names of a schedule are those of its matrix.
         _ => String::new(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headway_test_support::client::*;
 
-use super::conversation::{conversed, told_by_all};
+use super::conversation::{conversed, responses_of_built_in};
 use super::directories::Fixture;
 
 const BODY: &str = "dir=0&class=0&file=1&client=7&serial=1";
@@ -73,8 +73,8 @@ fn built_in_post_is_rejected_when_too_long_or_chunked() {
 
 #[test]
 fn built_in_responses_are_identical_under_the_papers_presets() {
-    let expected = told_by_all();
-    for words in [
+    let expected = responses_of_built_in();
+    for options in [
         ["--preset", "flash"],
         ["--preset", "fd-pass"],
         ["--preset", "no-mmap"],
@@ -83,10 +83,14 @@ fn built_in_responses_are_identical_under_the_papers_presets() {
         ["--send", "sendfile"],
         ["--small-file-max", "2KiB"],
     ] {
-        let fixture = Fixture::with("conversation_is_the_same", 1, &words);
-        let told = conversed(&|| fixture.server.connect(), "/own");
-        for (at, (told, expected)) in told.iter().zip(&expected).enumerate() {
-            assert!(told == expected, "{words:?}, step {at}: {}", told.0);
+        let fixture = Fixture::with("conversation_is_the_same", 1, &options);
+        let responses = conversed(&|| fixture.server.connect(), "/own");
+        for (at, (response, expected)) in responses.iter().zip(&expected).enumerate() {
+            assert!(
+                response == expected,
+                "{options:?}, step {at}: {}",
+                response.0
+            );
         }
         assert_eq!(fixture.server.status()["master"]["worker_deaths"], 0);
     }

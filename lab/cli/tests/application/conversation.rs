@@ -86,10 +86,10 @@ fn request_bytes(path: &str, (method, query, cookie, body): (&str, &str, &str, &
 }
 
 /// A response without variable parts: its status, the application's own fields, and its body.
-pub type Told = (String, Vec<u8>);
+pub type MaskedResponse = (String, Vec<u8>);
 
 /// Status, fields and body without the parts that vary: interface, server, time and process.
-fn masked(path: &str, head: &str, body: &[u8]) -> Told {
+fn masked(path: &str, head: &str, body: &[u8]) -> MaskedResponse {
     let own = ["Content-Type:", "Set-Cookie:", "Allow:"];
     let mut lines: Vec<&str> = head.lines().skip(1).collect();
     lines.retain(|line| own.iter().any(|name| line.starts_with(name)));
@@ -110,7 +110,7 @@ fn masked(path: &str, head: &str, body: &[u8]) -> Told {
 
 /// The conversation on one connection, or on a new one where the server closes it (Apache does
 /// after 400).
-pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
+pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<MaskedResponse> {
     let (mut responses, mut stream) = (Vec::new(), connect());
     for step in CONVERSATION {
         send(&mut stream, request_bytes(path, *step));
@@ -128,7 +128,7 @@ pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
 }
 
 /// The responses over each of Headway's interfaces.
-pub fn told_by_all() -> Vec<Told> {
+pub fn responses_of_built_in() -> Vec<MaskedResponse> {
     let fixture = Fixture::new("told_by_all", 1);
     conversed(&|| fixture.server.connect(), WAYS[0])
 }
@@ -153,10 +153,10 @@ fn without_times(mut body: Vec<u8>) -> Vec<u8> {
 fn responses_are_identical_over_every_interface() {
     let test = "responses_are_identical_over_every_interface";
     let fixture = Fixture::new(test, 1);
-    let told = WAYS.map(|way| conversed(&|| fixture.server.connect(), way));
+    let by_interface = WAYS.map(|way| conversed(&|| fixture.server.connect(), way));
     for (at, step) in CONVERSATION.iter().enumerate() {
-        let (head, body) = &told[0][at];
-        for (way, responses) in WAYS.iter().zip(&told) {
+        let (head, body) = &by_interface[0][at];
+        for (way, responses) in WAYS.iter().zip(&by_interface) {
             assert_eq!(responses[at].0, *head, "{way} {step:?}");
             assert!(
                 responses[at].1 == *body,
@@ -165,7 +165,7 @@ fn responses_are_identical_over_every_interface() {
             );
         }
     }
-    let statuses: Vec<&str> = told[0].iter().map(|(head, _)| &head[..3]).collect();
+    let statuses: Vec<&str> = by_interface[0].iter().map(|(head, _)| &head[..3]).collect();
     let expected = [
         vec!["200"; 12],
         vec!["404"; 5],
@@ -174,7 +174,7 @@ fn responses_are_identical_over_every_interface() {
         vec!["200"],
     ];
     assert_eq!(statuses, expected.concat());
-    let (head, body) = &told[0][6];
+    let (head, body) = &by_interface[0][6];
     assert!(head.contains("Set-Cookie: found_cookie=Ad_id="), "{head}");
     let plain = fs::read(fixture.set.join("dir00000/class1_9")).unwrap();
     assert!(
@@ -207,7 +207,7 @@ fn log_is_complete_and_ordered_with_concurrent_posts_over_every_interface() {
     let reset = get(&fixture.server, &format!("{}?{RESET}", WAYS[0]));
     assert_eq!(reset.status, 200, "{}", reset.text());
     let server = &fixture.server;
-    let mut told: Vec<u64> = Vec::new();
+    let mut numbers: Vec<u64> = Vec::new();
     std::thread::scope(|scope| {
         let posting = |client: usize| {
             scope.spawn(move || {
@@ -217,16 +217,16 @@ fn log_is_complete_and_ordered_with_concurrent_posts_over_every_interface() {
         };
         let clients: Vec<_> = (0..2 * WAYS.len()).map(posting).collect();
         for client in clients {
-            let numbers = client.join().unwrap();
-            assert!(numbers.is_sorted(), "{numbers:?}");
-            told.extend(numbers);
+            let of_client = client.join().unwrap();
+            assert!(of_client.is_sorted(), "{of_client:?}");
+            numbers.extend(of_client);
         }
     });
-    told.sort_unstable();
+    numbers.sort_unstable();
     let all = u64::from(POSTS) * 2 * WAYS.len() as u64;
     assert!(
-        told.iter().copied().eq(1..=all),
-        "each number once: {told:?}"
+        numbers.iter().copied().eq(1..=all),
+        "each number once: {numbers:?}"
     );
     let log = fs::read(fixture.set.join(".specweb99/post.log")).unwrap();
     let records = post::read(&log).unwrap();

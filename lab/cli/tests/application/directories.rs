@@ -48,14 +48,14 @@ impl Fixture {
         let configuration = folder.path().join("headway.toml");
         fs::write(&configuration, configured(folder.path(), &fastcgi)).unwrap();
         let workers = workers.to_string();
-        let mut words = vec![
+        let mut arguments = vec![
             "--workers",
             &workers,
             "--config",
             configuration.to_str().unwrap(),
         ];
-        words.extend_from_slice(more);
-        let server = Server::start(headway_lab(), &set, &words);
+        arguments.extend_from_slice(more);
+        let server = Server::start(headway_lab(), &set, &arguments);
         Fixture {
             server,
             _fastcgi: fastcgi,

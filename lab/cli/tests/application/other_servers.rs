@@ -12,7 +12,7 @@ use headway_test_support::{executable, skip};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
-use super::conversation::{conversed, told_by_all};
+use super::conversation::{conversed, responses_of_built_in};
 use super::directories::{PROGRAM, make_set, start_fastcgi};
 
 /// Timeout for things that must happen but are not timed.
@@ -83,20 +83,20 @@ impl Front {
 
     /// Checks that both locations of the application answer like Headway's.
     fn converses(&self) {
-        let expected = told_by_all();
+        let expected = responses_of_built_in();
         for path in ["/specweb99", "/cgi-bin/specweb99"] {
             let connect = || {
                 let stream = TcpStream::connect(&self.address).unwrap();
                 stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 stream
             };
-            let told = conversed(&connect, path);
-            for (at, (told, expected)) in told.iter().zip(&expected).enumerate() {
+            let responses = conversed(&connect, path);
+            for (at, (response, expected)) in responses.iter().zip(&expected).enumerate() {
                 assert!(
-                    told == expected,
+                    response == expected,
                     "{path}, step {at}: {} {}\nexpected: {}\n{}",
-                    told.0,
-                    String::from_utf8_lossy(&told.1),
+                    response.0,
+                    String::from_utf8_lossy(&response.1),
                     expected.0,
                     self.stderr_text()
                 );
@@ -174,12 +174,12 @@ impl Filler<'_> {
 }
 
 fn identity(what: &str) -> String {
-    let told = Command::new("id").arg(what).output().unwrap();
-    String::from_utf8(told.stdout).unwrap().trim().to_owned()
+    let output = Command::new("id").arg(what).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-fn strings(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
 /// Needs: the program apache2: scripts/setup

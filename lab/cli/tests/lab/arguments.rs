@@ -24,8 +24,8 @@ fn disk_backing_does_not_overwrite_an_existing_file() {
     let file = folder.path().join("precious");
     std::fs::write(&file, "words").expect("room");
     let named = file.to_str().expect("a name of letters");
-    let words = error_of(&["up", &name(), "--disk-backing", named], 2);
-    assert!(words.contains("not overwritten"), "{words}");
+    let message = error_of(&["up", &name(), "--disk-backing", named], 2);
+    assert!(message.contains("not overwritten"), "{message}");
     assert_eq!(std::fs::read(&file).expect("it is there"), b"words");
 }
 
@@ -85,21 +85,21 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
         return skip(test, "root, to become another user");
     }
     // Where that user can read and write: the program may lie where only root can.
-    let place = tempfile::tempdir().expect("a directory");
-    let program = place.path().join("headway-lab");
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("headway-lab");
     executable::copy(Path::new(env!("CARGO_BIN_EXE_headway-lab")), &program);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(place.path(), open).expect("opened");
+    std::fs::set_permissions(directory.path(), open).expect("opened");
     let as_user = |arguments: &[&str]| {
         let mut command = std::process::Command::new(&program);
         command.args(arguments).uid(65534).gid(65534);
-        command.env("HEADWAY_LAB_STATE", place.path().join("state"));
+        command.env("HEADWAY_LAB_STATE", directory.path().join("state"));
         command.current_dir("/").output().expect("started")
     };
     let lab = name();
     let refused = as_user(&["up", &lab, "--cpu-share", "0.5"]);
     assert_eq!(refused.status.code(), Some(1));
-    let words = text(&refused.stderr);
+    let message = text(&refused.stderr);
     for part in [
         "no disk: needs root",
         "no memory limit: needs root",
@@ -108,7 +108,7 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
         "CPUs would work",
         "--what-works",
     ] {
-        assert!(words.contains(part), "{part}: {words}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     let made = as_user(&["up", &lab, "--what-works", "--server-cpus", "0"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
@@ -123,7 +123,7 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
     ]);
     assert_eq!(text(&inside.stdout), "Cpus_allowed_list:\t0\n");
     assert!(as_user(&["down", &lab]).status.success());
-    assert!(!place.path().join("state").join(&lab).exists());
+    assert!(!directory.path().join("state").join(&lab).exists());
 }
 
 #[test]

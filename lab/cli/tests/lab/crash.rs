@@ -136,7 +136,7 @@ fn is_filled(lab: &Lab) -> bool {
     let directory = format!("{}/", lab.directory().display());
     command_lines()
         .iter()
-        .any(|words| words.contains("fileset create") && words.contains(&directory))
+        .any(|line| line.contains("fileset create") && line.contains(&directory))
 }
 
 #[test]

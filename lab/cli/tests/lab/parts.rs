@@ -138,11 +138,11 @@ fn server_reads_xfs_when_the_lab_is_configured_for_it() {
     ];
     let lab = Lab { name: name() };
     let output = lab.making(&parts).output().expect("started");
-    let said = text(&output.stderr);
-    if said.contains("needs the program mkfs.xfs") || said.contains("xfs in the kernel") {
-        return skip(test, said.lines().next().unwrap_or_default());
+    let stderr = text(&output.stderr);
+    if stderr.contains("needs the program mkfs.xfs") || stderr.contains("xfs in the kernel") {
+        return skip(test, stderr.lines().next().unwrap_or_default());
     }
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{stderr}");
     let status = lab.status();
     let mount = status["disk"]["mount_point"].as_str().expect("a path");
     assert_eq!(
@@ -179,7 +179,7 @@ fn rate_is_kept_when_bytes_cross_the_link() {
             .as_str()
             .expect("an address")
     );
-    let words = [
+    let arguments = [
         common::headway().to_str().expect("a name of letters"),
         "serve",
         &root.path().display().to_string(),
@@ -191,22 +191,22 @@ fn rate_is_kept_when_bytes_cross_the_link() {
         &ready.display().to_string(),
     ];
     let mut server = Ended(
-        lab.exec("server", &words)
+        lab.exec("server", &arguments)
             .stderr(Stdio::null())
             .spawn()
             .expect("started"),
     );
-    let mut said = serde_json::Value::Null;
+    let mut listening = serde_json::Value::Null;
     wait_until("the server is ready", || {
         assert!(
             server.0.try_wait().expect("asked").is_none(),
             "the server ended"
         );
         let text = std::fs::read(&ready).unwrap_or_default();
-        said = serde_json::from_slice(&text).unwrap_or_default();
-        said["listen"][0].is_string()
+        listening = serde_json::from_slice(&text).unwrap_or_default();
+        listening["listen"][0].is_string()
     });
-    let address = said["listen"][0].as_str().expect("an address");
+    let address = listening["listen"][0].as_str().expect("an address");
 
     // Whatever else the machine does can only make a transfer slower, so the fastest of some is the
     // link's.
@@ -444,8 +444,8 @@ fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
             .expect("started"),
     );
     let named = format!("{} (sleep", holder.0.id());
-    for words in [&["fill", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
-        let output = headway_lab(words).output().expect("started");
+    for arguments in [&["fill", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
+        let output = headway_lab(arguments).output().expect("started");
         assert_eq!(output.status.code(), Some(1));
         assert!(
             text(&output.stderr).contains(&named),

@@ -63,18 +63,18 @@ impl Lab {
     }
 
     /// A command inside.
-    pub fn exec(&self, side: &str, words: &[&str]) -> Command {
+    pub fn exec(&self, side: &str, arguments: &[&str]) -> Command {
         let mut command = headway_lab(&["exec", "--side", side, &self.name, "--"]);
-        command.args(words);
+        command.args(arguments);
         command
     }
 
     /// What the command prints; it must succeed.
-    pub fn answer(&self, side: &str, words: &[&str]) -> String {
-        let output = self.exec(side, words).output().expect("started");
+    pub fn answer(&self, side: &str, arguments: &[&str]) -> String {
+        let output = self.exec(side, arguments).output().expect("started");
         assert!(
             output.status.success(),
-            "{words:?}: {}: {}",
+            "{arguments:?}: {}: {}",
             output.status,
             text(&output.stderr)
         );
@@ -145,21 +145,21 @@ pub fn traces_of(name: &str) -> Vec<String> {
             note("file", path.display().to_string());
         }
     }
-    for words in command_lines() {
-        if words.contains("disk-process") && words.contains(&format!("{directory}/")) {
-            note("process", words);
+    for line in command_lines() {
+        if line.contains("disk-process") && line.contains(&format!("{directory}/")) {
+            note("process", line);
         }
     }
     found
 }
 
-/// Of every process.
+/// The command lines of every process.
 pub fn command_lines() -> Vec<String> {
     let processes = entries("/proc");
-    let words = processes
+    let lines = processes
         .iter()
         .map(|entry| read(entry.join("cmdline")).replace('\0', " "));
-    words.collect()
+    lines.collect()
 }
 
 fn read(path: impl AsRef<Path>) -> String {

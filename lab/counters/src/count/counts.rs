@@ -13,12 +13,12 @@ use crate::events::{Meaning, Scope};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Space {
-    /// Everything.
+    /// User space and the kernel.
     #[default]
     Both,
-    /// User space.
+    /// User space alone.
     User,
-    /// The kernel.
+    /// The kernel alone.
     Kernel,
 }
 

@@ -20,7 +20,7 @@ pub trait Perf {
     fn open(
         &self,
         event: &EventWords,
-        whose: CounterScope,
+        counter_scope: CounterScope,
         leader: Option<&Self::Handle>,
     ) -> Result<Self::Handle, OpenError>;
 
@@ -94,10 +94,10 @@ impl Perf for KernelPerf {
     fn open(
         &self,
         event: &EventWords,
-        whose: CounterScope,
+        counter_scope: CounterScope,
         leader: Option<&Counter>,
     ) -> Result<Counter, OpenError> {
-        Ok(Counter::open(event, whose, leader)?)
+        Ok(Counter::open(event, counter_scope, leader)?)
     }
 
     fn start(&self, handle: &Counter) -> io::Result<()> {

@@ -49,7 +49,7 @@ pub struct Session<'a, P: Perf> {
 /// A group in one place: its members in order, the first leads.
 struct Opened<H> {
     space: Space,
-    whose: CounterScope,
+    counter_scope: CounterScope,
     members: Vec<Member<H>>,
 }
 
@@ -113,11 +113,11 @@ impl<'a, P: Perf> Session<'a, P> {
         let counters = machine.counters().unwrap_or(COUNTERS_ASSUMED);
         let mut refusals = Refusals::default();
         for group in groups(wanted, counters) {
-            match places(&group, target) {
-                Ok(places) => {
+            match scopes(&group, target) {
+                Ok(scopes) => {
                     for space in spaces_of(&group, spaces) {
-                        for whose in &places {
-                            session.open_group(&group, space, *whose, &mut refusals)?;
+                        for scope in &scopes {
+                            session.open_group(&group, space, *scope, &mut refusals)?;
                         }
                     }
                 }
@@ -137,7 +137,7 @@ impl<'a, P: Perf> Session<'a, P> {
         &mut self,
         group: &Group,
         space: Space,
-        whose: CounterScope,
+        counter_scope: CounterScope,
         refusals: &mut Refusals,
     ) -> Result<(), OpenError> {
         let mut members: Vec<Member<P::Handle>> = Vec::new();
@@ -149,16 +149,16 @@ impl<'a, P: Perf> Session<'a, P> {
             let words = with_space(&placed.words, space);
             let leader = members.first().map(|first| &first.handle);
             let has_leader = leader.is_some();
-            match self.perf.open(&words, whose, leader) {
+            match self.perf.open(&words, counter_scope, leader) {
                 Ok(handle) => members.push(Member::new(event, words, handle)),
                 Err(OpenError::DoesNotFit) if has_leader => rest.push(event.clone()),
                 Err(error) => self.refused(event, error, refusals)?,
             }
         }
-        self.keep(space, whose, members);
+        self.keep(space, counter_scope, members);
         match rest.is_empty() {
             true => Ok(()),
-            false => self.open_group(&Group { events: rest }, space, whose, refusals),
+            false => self.open_group(&Group { events: rest }, space, counter_scope, refusals),
         }
     }
 
@@ -168,11 +168,11 @@ impl<'a, P: Perf> Session<'a, P> {
         for event in &group.events {
             for placed in &event.events {
                 let cpus = placed.cpus.clone().unwrap_or_else(|| vec![0]);
-                for whose in cpus.into_iter().map(CounterScope::Cpu) {
-                    match self.perf.open(&placed.words, whose, None) {
+                for counter_scope in cpus.into_iter().map(CounterScope::Cpu) {
+                    match self.perf.open(&placed.words, counter_scope, None) {
                         Ok(handle) => {
                             let member = Member::new(event, placed.words, handle);
-                            self.keep(Space::Both, whose, vec![member]);
+                            self.keep(Space::Both, counter_scope, vec![member]);
                         }
                         Err(error) => self.refused(event, error, refusals)?,
                     }
@@ -182,11 +182,11 @@ impl<'a, P: Perf> Session<'a, P> {
         Ok(())
     }
 
-    fn keep(&mut self, space: Space, whose: CounterScope, members: Vec<Member<P::Handle>>) {
+    fn keep(&mut self, space: Space, counter_scope: CounterScope, members: Vec<Member<P::Handle>>) {
         if !members.is_empty() {
             self.opened.push(Opened {
                 space,
-                whose,
+                counter_scope,
                 members,
             });
         }
@@ -267,9 +267,9 @@ impl<'a, P: Perf> Session<'a, P> {
                         }
                         // Equal units in one place have kinds of their own, equal events in several
                         // groups have not.
-                        let place = (place(group.whose), member.words.kind);
+                        let identity = (scope_number(group.counter_scope), member.words.kind);
                         let entry = here
-                            .entry((group.space, member.meaning, place))
+                            .entry((group.space, member.meaning, identity))
                             .or_default();
                         entry.0.add(reading);
                         entry.1 = member.scope;
@@ -333,9 +333,9 @@ fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
     }
 }
 
-/// A place as a number.
-fn place(whose: CounterScope) -> i64 {
-    match whose {
+/// A scope as a number.
+fn scope_number(counter_scope: CounterScope) -> i64 {
+    match counter_scope {
         CounterScope::Thread(thread) => i64::from(thread),
         CounterScope::Children => 0,
         CounterScope::Cpu(number) => number as i64,
@@ -350,7 +350,7 @@ fn with_space(words: &EventWords, space: Space) -> EventWords {
     }
 }
 
-/// Why a group has no places of its own.
+/// Why a group has no scopes of its own.
 enum Unplaced {
     /// The units of the group are counted on CPUs of their own.
     Units,
@@ -359,7 +359,7 @@ enum Unplaced {
 }
 
 /// Where a group is to be opened.
-fn places(group: &Group, target: &Target) -> Result<Vec<CounterScope>, Unplaced> {
+fn scopes(group: &Group, target: &Target) -> Result<Vec<CounterScope>, Unplaced> {
     const WHOLE_CORE: &str = "it counts for a whole core; count CPUs instead of processes";
     const UNIT: &str =
         "it counts outside the cores for all processes; count CPUs instead of processes";

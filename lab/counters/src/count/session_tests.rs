@@ -23,7 +23,7 @@ struct FakePerf {
 }
 
 struct FakeGroup {
-    whose: CounterScope,
+    counter_scope: CounterScope,
     words: Vec<EventWords>,
 }
 
@@ -64,7 +64,7 @@ impl Perf for FakePerf {
     fn open(
         &self,
         words: &EventWords,
-        whose: CounterScope,
+        counter_scope: CounterScope,
         leader: Option<&FakeHandle>,
     ) -> Result<FakeHandle, OpenError> {
         if self.locked {
@@ -82,7 +82,7 @@ impl Perf for FakePerf {
             Some(leader) => leader.group,
             None => {
                 groups.push(FakeGroup {
-                    whose,
+                    counter_scope,
                     words: Vec::new(),
                 });
                 groups.len() - 1
@@ -114,9 +114,10 @@ impl Perf for FakePerf {
 
     fn read(&self, handle: &FakeHandle) -> io::Result<Reading> {
         let groups = self.groups.borrow();
-        let here = groups[handle.group].whose;
-        let takes_turns =
-            |group: &&FakeGroup| group.whose == here && group.words.iter().any(is_core_event);
+        let here = groups[handle.group].counter_scope;
+        let takes_turns = |group: &&FakeGroup| {
+            group.counter_scope == here && group.words.iter().any(is_core_event)
+        };
         let turns = match is_core_event(&handle.words) {
             true => groups.iter().filter(takes_turns).count() as u64,
             false => 1,
@@ -231,15 +232,16 @@ fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
     let wanted = [Meaning::L3Misses, Meaning::MemoryReads];
     let session =
         Session::open(&perf, &machine, &wanted, &cpus(&[5]), &[Space::Both]).expect("opened");
-    let whose: Vec<CounterScope> = perf
+    let counter_scope: Vec<CounterScope> = perf
         .groups
         .borrow()
         .iter()
-        .map(|group| group.whose)
+        .map(|group| group.counter_scope)
         .collect();
     assert!(
-        whose.contains(&CounterScope::Cpu(8)) && !whose.contains(&CounterScope::Cpu(5)),
-        "{whose:?}"
+        counter_scope.contains(&CounterScope::Cpu(8))
+            && !counter_scope.contains(&CounterScope::Cpu(5)),
+        "{counter_scope:?}"
     );
     // Two controllers on CPU 0, one level-3 cache on each of CPUs 0 and 8.
     let counts = session.counts().expect("read");
@@ -329,11 +331,11 @@ fn core_event_is_counted_once_per_core() {
         cpus: vec![0, 1, 4, 5],
         cores: vec![vec![0, 4], vec![1, 5]],
     };
-    let found = places(&group, &target).ok();
+    let found = scopes(&group, &target).ok();
     assert_eq!(
         found,
         Some(vec![CounterScope::Cpu(0), CounterScope::Cpu(1)])
     );
-    let nobody = places(&group, &Target::Children);
+    let nobody = scopes(&group, &Target::Children);
     assert!(matches!(nobody, Err(Unplaced::Nowhere(why)) if why.contains("whole core")));
 }

@@ -18,7 +18,7 @@ pub struct Table {
 /// One meaning, and how it is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Event {
-    /// Description.
+    /// Description of the event.
     pub title: String,
     /// The kernel's own name of it.
     #[serde(default)]

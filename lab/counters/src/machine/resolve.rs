@@ -57,7 +57,7 @@ const TYPE_CACHE: u32 = 3;
 
 /// The kernel's names, perf_event_open(2). Cache events are level | operation << 8 | result << 16;
 /// all here are reads but the stores.
-fn generic_words(name: &str) -> Option<(u32, u64)> {
+fn generic_event(name: &str) -> Option<(u32, u64)> {
     let cache =
         |level: u64, operation: u64, miss: u64| (TYPE_CACHE, level | operation << 8 | miss << 16);
     Some(match name {
@@ -116,7 +116,7 @@ impl Machine {
         }
         let generic = event.generic.as_deref();
         let Some((name, (kind, config))) =
-            generic.and_then(|name| Some((name, generic_words(name)?)))
+            generic.and_then(|name| Some((name, generic_event(name)?)))
         else {
             return Err(match core {
                 Some(_) => Absent::NoCounterpart,
@@ -144,7 +144,7 @@ impl Machine {
         let units: Vec<_> = match pmu {
             None => self.core_unit().into_iter().collect(),
             Some(name) => {
-                let is_one = |unit: &&super::Unit| {
+                let is_one = |unit: &&super::CountingUnit| {
                     let rest = unit.name.strip_prefix(name);
                     // uncore_imc_0 is one of uncore_imc, uncore_imc_free_running_0 is none.
                     rest.is_some_and(|rest| {
@@ -233,7 +233,7 @@ mod tests {
     fn every_generic_event_has_a_description() {
         for meaning in table().meanings() {
             if let Some(name) = &table().event(meaning).generic {
-                assert!(generic_words(name).is_some(), "{meaning}: {name}");
+                assert!(generic_event(name).is_some(), "{meaning}: {name}");
             }
         }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One unit under /sys/bus/event_source/devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unit {
+pub struct CountingUnit {
     /// The name of the unit: `cpu`, `amd_umc_0`.
     pub name: String,
     /// The kernel's number of it, the type of its events.
@@ -44,20 +44,20 @@ pub enum BadCode {
     Value {
         /// The term.
         term: String,
-        /// What was given.
+        /// The value that was given.
         value: String,
     },
 }
 
 /// All units below a directory, by name.
-pub(super) fn all(devices: &Path) -> Vec<Unit> {
+pub(super) fn all(devices: &Path) -> Vec<CountingUnit> {
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
-    let mut units: Vec<Unit> = entries.filter_map(|entry| unit(&entry.path())).collect();
+    let mut units: Vec<CountingUnit> = entries.filter_map(|entry| unit(&entry.path())).collect();
     units.sort_by(|a, b| a.name.cmp(&b.name));
     units
 }
 
-fn unit(folder: &Path) -> Option<Unit> {
+fn unit(folder: &Path) -> Option<CountingUnit> {
     let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let formats = fs::read_dir(folder.join("format"))
         .into_iter()
@@ -65,9 +65,9 @@ fn unit(folder: &Path) -> Option<Unit> {
         .flatten();
     let format = formats.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        Some((name, place(&fs::read_to_string(entry.path()).ok()?)?))
+        Some((name, bit_field(&fs::read_to_string(entry.path()).ok()?)?))
     });
-    Some(Unit {
+    Some(CountingUnit {
         name: folder.file_name()?.to_str()?.to_owned(),
         kind: text("type")?.trim().parse().ok()?,
         format: format.collect(),
@@ -75,8 +75,8 @@ fn unit(folder: &Path) -> Option<Unit> {
     })
 }
 
-/// `config:0-7,32-35`.
-fn place(text: &str) -> Option<BitField> {
+/// Parses the position of a term, such as `config:0-7,32-35`.
+fn bit_field(text: &str) -> Option<BitField> {
     let (word, ranges) = text.trim().split_once(':')?;
     let word = match word {
         "config" => 0,
@@ -106,7 +106,7 @@ pub(crate) fn list_of(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-impl Unit {
+impl CountingUnit {
     /// The three words of a code: `event=0xc4,umask=0x20`.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Unit {
         let mut words = [0; 3];
         for term in code.split(',').filter(|term| !term.is_empty()) {
             let (name, value) = term.split_once('=').unwrap_or((term, "1"));
-            let place = self.format.get(name).ok_or_else(|| BadCode::Term {
+            let bits = self.format.get(name).ok_or_else(|| BadCode::Term {
                 unit: self.name.clone(),
                 term: name.into(),
             })?;
@@ -123,12 +123,12 @@ impl Unit {
                 Some(digits) => u64::from_str_radix(digits, 16),
                 None => value.parse(),
             };
-            let number = number.ok().filter(|number| place.holds(*number));
+            let number = number.ok().filter(|number| bits.holds(*number));
             let number = number.ok_or_else(|| BadCode::Value {
                 term: name.into(),
                 value: value.into(),
             })?;
-            words[place.word] |= place.put(number);
+            words[bits.word] |= bits.put(number);
         }
         Ok(words)
     }

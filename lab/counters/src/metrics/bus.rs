@@ -16,7 +16,7 @@ use crate::events::Meaning;
 /// Bytes of a memory transfer.
 const LINE_BYTES: f64 = 64.0;
 
-/// How busy memory was.
+/// Use of the memory bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// Share of the memory controllers' clocks in which their data bus was in use.

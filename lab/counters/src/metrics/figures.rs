@@ -24,10 +24,10 @@ pub struct Served {
 pub struct Figure {
     /// The name of the figure: `cpi`, `l2-miss-rate`.
     pub name: &'static str,
-    /// Description.
+    /// Description of the figure.
     pub title: &'static str,
-    /// Of what.
-    pub unit: Unit,
+    /// Unit of the figure.
+    pub unit: FigureUnit,
     /// The value, if all its counts were counted.
     pub value: Option<f64>,
     /// The share of the time for which the least counted of its counts was counted; below 1 the
@@ -47,7 +47,7 @@ impl Figure {
 /// What a figure is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unit {
+pub enum FigureUnit {
     /// One number by another.
     Ratio,
     /// A share of 1.
@@ -59,10 +59,10 @@ pub enum Unit {
 }
 
 /// A figure in the table: sums of counts above and below.
-struct Row(
+struct FigureRow(
     &'static str,
     &'static str,
-    Unit,
+    FigureUnit,
     &'static [Meaning],
     Below,
     Space,
@@ -75,11 +75,11 @@ enum Below {
 }
 
 use Below::{Bytes, Count, Requests};
+use FigureUnit::{PerByte, PerRequest, Ratio, Share};
 use Meaning as M;
-use Unit::{PerByte, PerRequest, Ratio, Share};
 
-const ROWS: &[Row] = &[
-    Row(
+const ROWS: &[FigureRow] = &[
+    FigureRow(
         "cpi",
         "cycles per instruction",
         Ratio,
@@ -87,7 +87,7 @@ const ROWS: &[Row] = &[
         Count(&[M::Instructions]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "ipc",
         "instructions per cycle",
         Ratio,
@@ -95,7 +95,7 @@ const ROWS: &[Row] = &[
         Count(&[M::Cycles]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "cpu-op",
         "cycles per micro-operation",
         Ratio,
@@ -103,7 +103,7 @@ const ROWS: &[Row] = &[
         Count(&[M::UopsRetired]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "uops-per-instruction",
         "micro-operations per instruction",
         Ratio,
@@ -111,7 +111,7 @@ const ROWS: &[Row] = &[
         Count(&[M::Instructions]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "instructions-per-byte",
         "instructions per byte",
         PerByte,
@@ -119,7 +119,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "uops-per-byte",
         "micro-operations per byte",
         PerByte,
@@ -127,7 +127,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "cycles-per-byte",
         "cycles per byte",
         PerByte,
@@ -135,7 +135,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "instructions-per-request",
         "instructions per request",
         PerRequest,
@@ -143,7 +143,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "uops-per-request",
         "micro-operations per request",
         PerRequest,
@@ -151,7 +151,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "user-instructions-per-request",
         "instructions per request, user",
         PerRequest,
@@ -159,7 +159,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::User,
     ),
-    Row(
+    FigureRow(
         "kernel-instructions-per-request",
         "instructions per request, kernel",
         PerRequest,
@@ -167,7 +167,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::Kernel,
     ),
-    Row(
+    FigureRow(
         "branch-share",
         "branches among instructions",
         Share,
@@ -175,7 +175,7 @@ const ROWS: &[Row] = &[
         Count(&[M::Instructions]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "misprediction-rate",
         "branches mispredicted",
         Share,
@@ -183,7 +183,7 @@ const ROWS: &[Row] = &[
         Count(&[M::Branches]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "l1i-miss-rate",
         "L1 instruction cache misses",
         Share,
@@ -191,7 +191,7 @@ const ROWS: &[Row] = &[
         Count(&[M::L1iReferences]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "l1d-miss-rate",
         "L1 data cache misses",
         Share,
@@ -199,7 +199,7 @@ const ROWS: &[Row] = &[
         Count(&[M::L1dReferences]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "l2-miss-rate",
         "L2 cache misses",
         Share,
@@ -207,7 +207,7 @@ const ROWS: &[Row] = &[
         Count(&[M::L2References]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "l3-miss-rate",
         "L3 cache misses",
         Share,
@@ -215,7 +215,7 @@ const ROWS: &[Row] = &[
         Count(&[M::L3References]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "itlb-miss-rate",
         "instruction TLB misses",
         Share,
@@ -223,7 +223,7 @@ const ROWS: &[Row] = &[
         Count(&[M::ItlbReferences]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "dtlb-miss-rate",
         "data TLB misses",
         Share,
@@ -231,7 +231,7 @@ const ROWS: &[Row] = &[
         Count(&[M::DtlbReferences]),
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "frontend-stalls-per-byte",
         "cycles without delivery per byte",
         PerByte,
@@ -239,7 +239,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "store-stalls-per-byte",
         "cycles without store buffers per byte",
         PerByte,
@@ -247,7 +247,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "clears-per-byte",
         "pipeline clears per byte",
         PerByte,
@@ -255,7 +255,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "aliasing-per-byte",
         "aliasing conflicts per byte",
         PerByte,
@@ -263,7 +263,7 @@ const ROWS: &[Row] = &[
         Bytes,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "switches-per-request",
         "context switches per request",
         PerRequest,
@@ -271,7 +271,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "faults-per-request",
         "page faults per request",
         PerRequest,
@@ -279,7 +279,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "cpu-ns-per-request",
         "CPU time per request, ns",
         PerRequest,
@@ -287,7 +287,7 @@ const ROWS: &[Row] = &[
         Requests,
         Space::Both,
     ),
-    Row(
+    FigureRow(
         "cpu-ns-per-byte",
         "CPU time per byte, ns",
         PerByte,
@@ -302,8 +302,8 @@ pub fn figures(counts: &Counts, served: &Served) -> Vec<Figure> {
     ROWS.iter().map(|row| figure(row, counts, served)).collect()
 }
 
-fn figure(row: &Row, counts: &Counts, served: &Served) -> Figure {
-    let Row(name, title, unit, above, below, space) = row;
+fn figure(row: &FigureRow, counts: &Counts, served: &Served) -> Figure {
+    let FigureRow(name, title, unit, above, below, space) = row;
     let below_counts: &[Meaning] = match below {
         Count(meanings) => meanings,
         Bytes | Requests => &[],

@@ -69,8 +69,8 @@ pub(super) fn walk_ns() -> f64 {
 /// A closed path through memory: each place holds the next.
 fn circle(path: &[usize], words: usize) -> Vec<u32> {
     let mut next = vec![0_u32; words];
-    for (index, place) in path.iter().enumerate() {
-        next[*place] = path[(index + 1) % path.len()] as u32;
+    for (index, line) in path.iter().enumerate() {
+        next[*line] = path[(index + 1) % path.len()] as u32;
     }
     next
 }
@@ -130,14 +130,14 @@ mod tests {
     #[test]
     fn pointer_chase_visits_every_line_once() {
         let path = shuffled(1000, &mut SplitMix64(7));
-        let places: Vec<usize> = path.iter().map(|line| line * LINE_WORDS).collect();
-        let next = circle(&places, 1000 * LINE_WORDS);
+        let indices: Vec<usize> = path.iter().map(|line| line * LINE_WORDS).collect();
+        let next = circle(&indices, 1000 * LINE_WORDS);
         let mut seen = vec![false; 1000];
-        let mut at = places[0];
+        let mut index = indices[0];
         for _ in 0..1000 {
-            assert!(!std::mem::replace(&mut seen[at / LINE_WORDS], true));
-            at = next[at] as usize;
+            assert!(!std::mem::replace(&mut seen[index / LINE_WORDS], true));
+            index = next[index] as usize;
         }
-        assert_eq!(at, places[0], "it closes");
+        assert_eq!(index, indices[0], "it closes");
     }
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Bytes per second of one thread. Copying counts each byte once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// Reading.
+    /// Bandwidth of reading.
     pub read_bytes_per_s: f64,
-    /// Writing.
+    /// Bandwidth of writing.
     pub write_bytes_per_s: f64,
     /// From one place to another.
     pub copy_bytes_per_s: f64,

@@ -13,7 +13,7 @@ pub const QUANTILES: [f64; 7] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99];
 /// What a matrix shows about pairing its programs. Speed-ups are shares: 0.2 is 20 %.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// How many programs.
+    /// Number of programs.
     pub programs: usize,
     /// The seed of everything random in it.
     pub seed: u64,
@@ -35,7 +35,7 @@ pub struct Analysis {
 /// A share of the random schedules, and the speed-up that they do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantile {
-    /// From 0 to 1.
+    /// Share of the schedules, from 0 to 1.
     pub share: f64,
     /// As a share of 1.
     pub speed_up: f64,

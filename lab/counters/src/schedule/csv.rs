@@ -6,7 +6,7 @@
 
 /// The fields of one record and the line it begins on, counted from 1.
 #[derive(Debug, PartialEq)]
-pub(super) struct Record {
+pub(super) struct CsvRecord {
     pub line: usize,
     pub fields: Vec<String>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Malformed {
 }
 
 /// Splits a text into its records.
-pub(super) fn records(text: &str) -> Result<Vec<Record>, Malformed> {
+pub(super) fn records(text: &str) -> Result<Vec<CsvRecord>, Malformed> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut records = Vec::new();
     let (mut line, mut rest) = (1, text);
@@ -41,7 +41,7 @@ pub(super) fn records(text: &str) -> Result<Vec<Record>, Malformed> {
             }
         }
         if fields.len() > 1 || !fields[0].is_empty() {
-            records.push(Record {
+            records.push(CsvRecord {
                 line: begin,
                 fields,
             });

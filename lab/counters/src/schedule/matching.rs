@@ -85,8 +85,8 @@ struct Blossom {
     rival: usize,
 }
 
-/// What happens next.
-enum Event {
+/// The next event of the search.
+enum MatchingEvent {
     /// The blossom of a free vertex joins the tree of the nearest outer vertex.
     Grow(usize),
     /// An outer blossom meets its rival.
@@ -156,29 +156,29 @@ impl<'a> Search<'a> {
             let (change, event) = self.next_event();
             self.change_duals(change);
             match event {
-                Event::Grow(v) => self.grow(self.closest[v], v),
-                Event::Meet(id) => {
+                MatchingEvent::Grow(v) => self.grow(self.closest[v], v),
+                MatchingEvent::Meet(id) => {
                     let v = self.blossoms[id].rival;
                     if self.meet(self.blossoms[id].near[v], v) {
                         return;
                     }
                 }
-                Event::Expand(id) => self.expand(id),
+                MatchingEvent::Expand(id) => self.expand(id),
             }
         }
     }
 
     /// The event that needs the smallest change of the duals.
-    fn next_event(&self) -> (i64, Event) {
-        let mut first: Option<(i64, Event)> = None;
-        let mut offer = |change: i64, event: Event| {
+    fn next_event(&self) -> (i64, MatchingEvent) {
+        let mut first: Option<(i64, MatchingEvent)> = None;
+        let mut offer = |change: i64, event: MatchingEvent| {
             if first.as_ref().is_none_or(|(least, _)| change < *least) {
                 first = Some((change, event));
             }
         };
         for v in 0..self.vertices {
             if self.label(v) == Label::Free {
-                offer(self.slack(self.closest[v], v), Event::Grow(v));
+                offer(self.slack(self.closest[v], v), MatchingEvent::Grow(v));
             }
         }
         for (id, blossom) in self.blossoms.iter().enumerate() {
@@ -188,9 +188,11 @@ impl<'a> Search<'a> {
             match blossom.label {
                 Label::Outer if blossom.rival != NONE => {
                     let v = blossom.rival;
-                    offer(self.slack(blossom.near[v], v) / 2, Event::Meet(id));
+                    offer(self.slack(blossom.near[v], v) / 2, MatchingEvent::Meet(id));
                 }
-                Label::Inner if id >= self.vertices => offer(self.dual[id] / 2, Event::Expand(id)),
+                Label::Inner if id >= self.vertices => {
+                    offer(self.dual[id] / 2, MatchingEvent::Expand(id))
+                }
                 _ => {}
             }
         }
@@ -230,14 +232,14 @@ impl<'a> Search<'a> {
     /// An edge between two outer blossoms has no slack: true when it has led to one more pair.
     fn meet(&mut self, u: usize, v: usize) -> bool {
         let (left, right) = (self.path(u), self.path(v));
-        let mut place = vec![NONE; self.blossoms.len()];
+        let mut position = vec![NONE; self.blossoms.len()];
         for (at, &id) in left.blossoms.iter().enumerate() {
-            place[id] = at;
+            position[id] = at;
         }
-        let common = right.blossoms.iter().position(|&id| place[id] != NONE);
+        let common = right.blossoms.iter().position(|&id| position[id] != NONE);
         match common {
             Some(at) => {
-                let steps = (place[right.blossoms[at]], at);
+                let steps = (position[right.blossoms[at]], at);
                 self.shrink((u, v), &left, &right, steps);
                 false
             }

@@ -110,10 +110,10 @@ fn blossoms_nest_and_expand_in_odd_clusters() {
     // vertex away.
     let mut random = SplitMix64::for_stream(7, 0);
     for clusters in [2, 4, 6, 12] {
-        let place: Vec<i64> = (0..clusters * 9)
+        let position: Vec<i64> = (0..clusters * 9)
             .map(|v| (v as i64 / 3) * 1000 + (v as i64 / 9) * 90_000 + random.index(50) as i64)
             .collect();
-        let weights = Weights::new(place.len(), |u, v| -(place[u] - place[v]).abs());
+        let weights = Weights::new(position.len(), |u, v| -(position[u] - position[v]).abs());
         let search = Search::solve(&weights);
         assert!(is_perfect(&search.mate));
         assert_eq!(2 * weight(&weights, &search.mate), certified(&search));

@@ -32,7 +32,7 @@ pub enum MatrixError {
     Malformed {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The mistake.
         why: &'static str,
     },
     /// There are no programs to pair.
@@ -92,7 +92,7 @@ pub enum MatrixError {
         row: String,
         /// The column's name.
         column: String,
-        /// What stands there.
+        /// The text of the entry.
         entry: String,
     },
 }
@@ -225,7 +225,7 @@ pub fn check_names(names: &[String]) -> Result<(), MatrixError> {
     Ok(())
 }
 
-fn check_row(record: &csv::Record, column: &str, programs: usize) -> Result<(), MatrixError> {
+fn check_row(record: &csv::CsvRecord, column: &str, programs: usize) -> Result<(), MatrixError> {
     let (line, row) = (record.line, record.fields[0].clone());
     let entries = record.fields.len() - 1;
     if row != column {
@@ -330,9 +330,9 @@ mod tests {
                 "line 1: a quoted field has no end",
             ),
         ];
-        for (text, words) in cases {
+        for (text, reason) in cases {
             let error = SlowDowns::parse(text).expect_err(text).to_string();
-            assert!(error.contains(words), "{text:?}: {error}");
+            assert!(error.contains(reason), "{text:?}: {error}");
         }
     }
 

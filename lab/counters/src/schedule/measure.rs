@@ -46,7 +46,7 @@ pub struct Program {
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SlowDownPlan {
     /// Two or more, of different names.
     pub programs: Vec<Program>,
     /// Two CPUs that this process may use, in the kernel's numbering.
@@ -67,9 +67,9 @@ pub enum MeasureError {
     /// A CPU that is not there, or not for this process.
     #[error("CPU {cpu} is not one that this process may use; those are {}", list(.allowed))]
     Cpu {
-        /// What was wanted.
+        /// The CPU that was given.
         cpu: usize,
-        /// What there is.
+        /// The CPUs that this process may use.
         allowed: Vec<usize>,
     },
     /// Twice the same CPU.
@@ -91,9 +91,9 @@ pub enum MeasureError {
     Start {
         /// The name of the program.
         program: String,
-        /// Where.
+        /// CPU on which the program ran.
         cpu: usize,
-        /// Why not.
+        /// Why the program could not be run.
         error: io::Error,
     },
     /// A program ended, and not well.
@@ -103,7 +103,7 @@ pub enum MeasureError {
     Failed {
         /// The name of the program.
         program: String,
-        /// Where.
+        /// CPU on which the program ran.
         cpu: usize,
         /// `exit status: 3` or `signal: 9 (SIGKILL)`.
         how: String,
@@ -113,9 +113,9 @@ pub enum MeasureError {
     TooLong {
         /// The name of the program.
         program: String,
-        /// Where.
+        /// CPU on which the program ran.
         cpu: usize,
-        /// The limit.
+        /// The limit of a run's length.
         limit: Duration,
     },
     /// The measurement was interrupted.
@@ -124,11 +124,11 @@ pub enum MeasureError {
 }
 
 fn list(cpus: &[usize]) -> String {
-    let words: Vec<String> = cpus.iter().map(usize::to_string).collect();
-    words.join(", ")
+    let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
+    numbers.join(", ")
 }
 
-impl Plan {
+impl SlowDownPlan {
     /// Measures it all. `say` gets a line before each step and about times that are too short;
     /// `interrupted` ends it within a tenth of a second.
     ///
@@ -137,10 +137,10 @@ impl Plan {
     pub fn run(
         &self,
         interrupted: &AtomicBool,
-        say: &mut dyn FnMut(&str),
+        notify: &mut dyn FnMut(&str),
     ) -> Result<SlowDowns, MeasureError> {
         self.check()?;
-        let alone = self.all_alone(interrupted, say)?;
+        let alone = self.all_alone(interrupted, notify)?;
         let count = self.programs.len();
         let pairs: Vec<(usize, usize)> = (0..count)
             .flat_map(|a| (a + 1..count).map(move |b| (a, b)))
@@ -148,7 +148,7 @@ impl Plan {
         let mut entries = vec![1.0; count * count];
         for (done, &(a, b)) in pairs.iter().enumerate() {
             let (left, right) = (&self.programs[a].name, &self.programs[b].name);
-            say(&format!(
+            notify(&format!(
                 "pair {} of {}: {left} beside {right}",
                 done + 1,
                 pairs.len()
@@ -194,23 +194,23 @@ impl Plan {
     fn all_alone(
         &self,
         interrupted: &AtomicBool,
-        say: &mut dyn FnMut(&str),
+        notify: &mut dyn FnMut(&str),
     ) -> Result<Vec<[f64; 2]>, MeasureError> {
         let mut all = Vec::new();
         for (number, program) in self.programs.iter().enumerate() {
             let (name, count) = (&program.name, self.programs.len());
-            say(&format!("alone {} of {count}: {name}", number + 1));
+            notify(&format!("alone {} of {count}: {name}", number + 1));
             let mut times = [0.0; 2];
-            for (place, time) in times.iter_mut().enumerate() {
-                let seats = [self.slot(number, place)?];
-                let pair = PairRun::new(&seats, self.runs.max(1) + 1, self.time_limit);
+            for (position, time) in times.iter_mut().enumerate() {
+                let slots = [self.slot(number, position)?];
+                let pair = PairRun::new(&slots, self.runs.max(1) + 1, self.time_limit);
                 // The first run warms the caches.
                 *time = median(&pair.run(interrupted)?[0][1..]);
             }
             let shortest = times[0].min(times[1]);
             if shortest < RUN_TIME_MIN.as_secs_f64() {
                 let ms = shortest * 1e3;
-                say(&format!(
+                notify(&format!(
                     "{name} takes {ms:.1} ms alone: starting a process is a good part of that; give it more work"
                 ));
             }
@@ -219,9 +219,9 @@ impl Plan {
         Ok(all)
     }
 
-    fn slot(&self, number: usize, place: usize) -> Result<Slot, MeasureError> {
+    fn slot(&self, number: usize, position: usize) -> Result<Slot, MeasureError> {
         let program = self.programs[number].clone();
-        let cpu = self.cpus[place];
+        let cpu = self.cpus[position];
         let output = match &self.keep {
             None => None,
             Some(directory) => {

@@ -21,7 +21,7 @@ const WEIGHT_BITS: i32 = 40;
 pub struct Costs {
     programs: usize,
     /// Programs, and the empty place if their number is odd.
-    places: usize,
+    vertices: usize,
     costs: Vec<f64>,
 }
 
@@ -42,7 +42,7 @@ impl Costs {
     /// The mean of both directions for each pair.
     pub fn of(matrix: &SlowDowns) -> Costs {
         let programs = matrix.names().len();
-        let places = programs + programs % 2;
+        let vertices = programs + programs % 2;
         let cost = |a: usize, b: usize| {
             if a == programs || b == programs {
                 COST_ALONE
@@ -50,10 +50,10 @@ impl Costs {
                 (matrix.slow_down(a, b) + matrix.slow_down(b, a)) / 2.0
             }
         };
-        let all = (0..places * places).map(|at| cost(at / places, at % places));
+        let all = (0..vertices * vertices).map(|cell| cost(cell / vertices, cell % vertices));
         Costs {
             programs,
-            places,
+            vertices,
             costs: all.collect(),
         }
     }
@@ -64,8 +64,8 @@ impl Costs {
     }
 
     /// Programs, and one more if their number is odd: an even number of places to be paired.
-    pub(super) fn places(&self) -> usize {
-        self.places
+    pub(super) fn vertices(&self) -> usize {
+        self.vertices
     }
 
     /// The cost of two places side by side.
@@ -73,7 +73,7 @@ impl Costs {
     /// # Panics
     /// For a number that no place has.
     pub fn cost(&self, a: usize, b: usize) -> f64 {
-        self.costs[a * self.places + b]
+        self.costs[a * self.vertices + b]
     }
 
     /// What a schedule of this run time gains.
@@ -86,7 +86,7 @@ impl Costs {
         let largest = self.costs.iter().copied().fold(COST_ALONE, f64::max);
         let scale = 2f64.powi(WEIGHT_BITS) / largest;
         let sign = if is_best { -1 } else { 1 };
-        let weights = Weights::new(self.places, |a, b| {
+        let weights = Weights::new(self.vertices, |a, b| {
             sign * (self.cost(a, b) * scale).round() as i64
         });
         matching::heaviest(&weights)
@@ -151,7 +151,7 @@ mod tests {
             for seed in 0..60 {
                 let matrix = draw::matrix(programs, (-0.3, 0.6), seed).unwrap();
                 let costs = Costs::of(&matrix);
-                let all: Vec<usize> = (0..costs.places()).collect();
+                let all: Vec<usize> = (0..costs.vertices()).collect();
                 let times = all_run_times(&costs, &all);
                 let least = times.iter().copied().fold(f64::INFINITY, f64::min);
                 let most = times.iter().copied().fold(0.0, f64::max);

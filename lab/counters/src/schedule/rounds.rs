@@ -49,7 +49,7 @@ pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRoun
             let own = SCHEDULERS_PER_BLOCK.min(schedulers - block * SCHEDULERS_PER_BLOCK);
             // Streams from the far end, which the trials do not reach.
             let mut random = SplitMix64::for_stream(trials.seed, u64::MAX - 1 - block);
-            let mut order: Vec<usize> = (0..costs.places()).collect();
+            let mut order: Vec<usize> = (0..costs.vertices()).collect();
             let each = (0..own).map(|_| one_scheduler(costs, &looks, &mut order, &mut random));
             each.collect::<Vec<_>>()
         },
@@ -89,7 +89,7 @@ fn one_scheduler(
     at.collect()
 }
 
-/// Of sorted speed-ups.
+/// Summary of sorted speed-ups.
 fn summary(rounds: u32, sorted: &[f64]) -> SpeedupsAfterRounds {
     let last = sorted.len() - 1;
     // The nearest rank.

@@ -46,20 +46,20 @@ impl Trials {
 pub struct CdfPoint {
     /// A share: 0.2 is 20 %.
     pub speed_up: f64,
-    /// From 0 to 1.
+    /// Share of the trials, from 0 to 1.
     pub share: f64,
 }
 
 /// The speed-ups of the trials.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many trials.
+    /// Number of trials.
     pub trials: u64,
     /// The smallest speed-up of a trial.
     pub min: f64,
     /// The mean speed-up.
     pub mean: f64,
-    /// The largest.
+    /// Largest speed-up.
     pub max: f64,
     /// The cumulative distribution, from share 0 to 1, ascending.
     #[serde(skip)]
@@ -138,7 +138,7 @@ fn one_block(
     mut random: SplitMix64,
     range: (f64, f64),
 ) -> TrialResults {
-    let mut order: Vec<usize> = (0..costs.places()).collect();
+    let mut order: Vec<usize> = (0..costs.vertices()).collect();
     let (low, high) = range;
     // When all schedules are alike, everything falls into the first step.
     let steps = if high > low {

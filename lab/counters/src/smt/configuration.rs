@@ -51,7 +51,7 @@ impl Configuration {
         }
     }
 
-    /// Cores.
+    /// Number of cores.
     pub fn cores(self) -> usize {
         match self {
             OneUniprocessor | One | OneWithSmt => 1,
@@ -306,8 +306,8 @@ fn online_file(topology: &Topology, number: usize) -> PathBuf {
 
 /// Numbers with commas.
 pub(crate) fn listed(numbers: &[usize]) -> String {
-    let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-    words.join(",")
+    let listed: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    listed.join(",")
 }
 
 #[cfg(test)]

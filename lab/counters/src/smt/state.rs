@@ -37,9 +37,9 @@ enum Undo {
     Group { path: PathBuf },
 }
 
-/// What is written down.
+/// The content of the state's file.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Record {
+struct StateRecord {
     undo: Vec<Undo>,
     /// Folders of the one that is at work, which removes them itself unless it is killed.
     folders: Vec<PathBuf>,
@@ -57,11 +57,11 @@ pub enum StateError {
     /// A file of ours or the kernel's.
     #[error("cannot {what} {}: {error}", path.display())]
     File {
-        /// A verb.
+        /// A verb: what was tried.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Why the call failed.
         error: io::Error,
     },
     /// Some of it could not be undone; the record is kept.
@@ -76,25 +76,25 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateErr
 
 /// The right to change CPUs, and the record of what was changed. Dropped, it restores.
 #[derive(Debug)]
-pub struct State {
+pub struct CpuState {
     directory: PathBuf,
     lock: File,
-    noted: Record,
+    noted: StateRecord,
     guard: Option<(Child, ChildStdin)>,
 }
 
 /// Time for killed processes to end, and for folders that are still written to.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl State {
+impl CpuState {
     /// Takes the lock and restores what a crash has left. The second value is whether there was
     /// something.
     ///
     /// # Errors
     /// [`StateError::Busy`]; a directory that cannot be made (only root can); what cannot be
     /// restored.
-    pub fn open(directory: &Path) -> Result<(State, bool), StateError> {
-        let mut state = State::locked(directory, FlockOperation::NonBlockingLockExclusive)?;
+    pub fn open(directory: &Path) -> Result<(CpuState, bool), StateError> {
+        let mut state = CpuState::locked(directory, FlockOperation::NonBlockingLockExclusive)?;
         state.noted = read(&state.record())?;
         let left = !state.noted.undo.is_empty() || !state.noted.folders.is_empty();
         state.clear()?;
@@ -192,17 +192,17 @@ impl State {
         restored.and(kept)
     }
 
-    fn locked(directory: &Path, operation: FlockOperation) -> Result<State, StateError> {
+    fn locked(directory: &Path, operation: FlockOperation) -> Result<CpuState, StateError> {
         fs::create_dir_all(directory).map_err(failed("make", directory))?;
         let path = directory.join("lock");
         let lock = File::create(&path).map_err(failed("make", &path))?;
         flock(&lock, operation).map_err(|_| StateError::Busy {
             directory: directory.into(),
         })?;
-        Ok(State {
+        Ok(CpuState {
             directory: directory.into(),
             lock,
-            noted: Record::default(),
+            noted: StateRecord::default(),
             guard: None,
         })
     }
@@ -234,7 +234,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for CpuState {
     fn drop(&mut self) {
         // To learn of errors, call `restore` before. What remains is in the record, for the guard.
         let _ = self.clear();
@@ -250,21 +250,21 @@ impl Drop for State {
 /// What a guard does: waits for the end of its standard input, and restores what is recorded then.
 ///
 /// # Errors
-/// As [`State::restore`].
+/// As [`CpuState::restore`].
 pub fn guard(mut input: impl Read, directory: &Path) -> Result<(), StateError> {
     // Nothing is ever written to it; an error is an end as well.
     let _ = io::copy(&mut input, &mut io::sink());
-    let mut state = State::locked(directory, FlockOperation::LockExclusive)?;
+    let mut state = CpuState::locked(directory, FlockOperation::LockExclusive)?;
     state.noted = read(&state.record())?;
     state.clear()
 }
 
-fn read(record: &Path) -> Result<Record, StateError> {
+fn read(record: &Path) -> Result<StateRecord, StateError> {
     match fs::read(record) {
         Ok(text) => serde_json::from_slice(&text)
             .map_err(io::Error::other)
             .map_err(failed("understand the record", record)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StateRecord::default()),
         Err(error) => Err(failed("read", record)(error)),
     }
 }
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn cpu_files_are_restored_when_the_state_is_dropped() {
         let bed = Bed::new();
-        let (mut state, left) = State::open(&bed.state()).expect("opened");
+        let (mut state, left) = CpuState::open(&bed.state()).expect("opened");
         assert!(!left);
         for (name, value) in [("a", "0"), ("b", "off"), ("a", "2")] {
             state.change(&bed.change(name, value)).expect("changed");
@@ -368,12 +368,12 @@ mod tests {
     #[test]
     fn next_start_restores_after_a_crash() {
         let bed = Bed::new();
-        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        let (mut state, _) = CpuState::open(&bed.state()).expect("opened");
         state.change(&bed.change("a", "0")).expect("changed");
         // A crash: neither restored nor dropped, and the lock is gone with the process.
         flock(&state.lock, FlockOperation::Unlock).expect("unlocked");
         std::mem::forget(state);
-        let (_state, left) = State::open(&bed.state()).expect("opened");
+        let (_state, left) = CpuState::open(&bed.state()).expect("opened");
         assert!(left);
         assert_eq!(bed.text("a"), "1");
     }
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn guard_process_restores_when_its_input_ends() {
         let bed = Bed::new();
-        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        let (mut state, _) = CpuState::open(&bed.state()).expect("opened");
         state.change(&bed.change("a", "0")).expect("changed");
         flock(&state.lock, FlockOperation::Unlock).expect("unlocked");
         std::mem::forget(state);
@@ -395,7 +395,7 @@ mod tests {
         let bed = Bed::new();
         let folder = bed.root.path().join("set");
         fs::create_dir_all(folder.join("inner")).expect("made");
-        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        let (mut state, _) = CpuState::open(&bed.state()).expect("opened");
         state.has_made_folder(&folder).expect("noted");
         state.change(&bed.change("a", "0")).expect("changed");
         state.restore().expect("restored");
@@ -410,15 +410,15 @@ mod tests {
     #[test]
     fn second_state_is_an_error_while_the_first_is_active() {
         let bed = Bed::new();
-        let (_state, _) = State::open(&bed.state()).expect("opened");
-        let second = State::open(&bed.state()).expect_err("locked");
+        let (_state, _) = CpuState::open(&bed.state()).expect("opened");
+        let second = CpuState::open(&bed.state()).expect_err("locked");
         assert!(matches!(second, StateError::Busy { .. }), "{second}");
     }
 
     #[test]
     fn other_files_are_restored_when_one_has_disappeared() {
         let bed = Bed::new();
-        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        let (mut state, _) = CpuState::open(&bed.state()).expect("opened");
         state.change(&bed.change("a", "0")).expect("changed");
         state.change(&bed.change("b", "off")).expect("changed");
         fs::remove_file(bed.root.path().join("b")).expect("removed");

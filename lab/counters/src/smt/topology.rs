@@ -19,7 +19,7 @@ pub struct Cpu {
     /// The CPU can be taken offline and brought back.
     pub can_leave: bool,
     /// The package and the core in it; `None` while it is offline, when the kernel does not say.
-    pub place: Option<(i64, i64)>,
+    pub package_and_core: Option<(i64, i64)>,
 }
 
 /// Content of `smt/control`.
@@ -75,7 +75,8 @@ impl Topology {
             .collect();
         cpus.sort_by_key(|cpu| cpu.number);
         let control = fs::read_to_string(root.join("smt/control")).unwrap_or_default();
-        let words = |word: &str| command.split_whitespace().any(|other| other == word);
+        let has_parameter =
+            |parameter: &str| command.split_whitespace().any(|word| word == parameter);
         Topology {
             cpus,
             smt: match control.trim() {
@@ -87,7 +88,9 @@ impl Topology {
                 number if number.parse::<u32>().is_ok() => SmtControl::On,
                 _ => SmtControl::NotImplemented,
             },
-            is_uniprocessor: !version.contains(" SMP") || words("nosmp") || words("maxcpus=0"),
+            is_uniprocessor: !version.contains(" SMP")
+                || has_parameter("nosmp")
+                || has_parameter("maxcpus=0"),
             root: root.to_path_buf(),
         }
     }
@@ -97,8 +100,8 @@ impl Topology {
         let mut cores: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
         for cpu in self.cpus.iter().filter(|cpu| cpu.online) {
             // A kernel that says nothing of places (some guests) has a core for each thread.
-            let place = cpu.place.unwrap_or((0, -1 - cpu.number as i64));
-            cores.entry(place).or_default().push(cpu.number);
+            let package_and_core = cpu.package_and_core.unwrap_or((0, -1 - cpu.number as i64));
+            cores.entry(package_and_core).or_default().push(cpu.number);
         }
         let mut cores: Vec<(i64, Vec<usize>)> = cores
             .into_iter()
@@ -134,7 +137,7 @@ fn cpu(folder: &Path, number: usize) -> Option<Cpu> {
         number,
         can_leave: online.is_some(),
         online: online.is_none_or(|text| text.trim() == "1"),
-        place: id("physical_package_id").zip(id("core_id")),
+        package_and_core: id("physical_package_id").zip(id("core_id")),
     })
 }
 

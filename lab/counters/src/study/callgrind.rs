@@ -45,7 +45,7 @@ const UNKNOWN_OPENAT2: &str = "syscall: 437";
 pub(super) fn instructions(
     spec: &ServerSpec,
     confined: &Confined,
-    place: &Workspace,
+    workspace: &Workspace,
     interrupted: &AtomicBool,
 ) -> Result<Instructions, RunError> {
     check_installed()?;
@@ -61,8 +61,8 @@ pub(super) fn instructions(
         spec.arguments.extend(openings.map(String::from));
     }
     let [few, many] = [
-        counted(&spec, REQUESTS[0], confined, place, interrupted)?,
-        counted(&spec, REQUESTS[1], confined, place, interrupted)?,
+        counted(&spec, REQUESTS[0], confined, workspace, interrupted)?,
+        counted(&spec, REQUESTS[1], confined, workspace, interrupted)?,
     ];
     let requests = (many.requests - few.requests) as f64;
     let bytes = many.bytes - few.bytes;
@@ -82,8 +82,8 @@ pub(super) fn instructions(
 }
 
 fn check_installed() -> Result<(), RunError> {
-    let asked = Command::new("valgrind").arg("--version").output();
-    match asked {
+    let version = Command::new("valgrind").arg("--version").output();
+    match version {
         Ok(output) if output.status.success() => Ok(()),
         _ => Err(RunError::Failed(
             "valgrind is not installed; scripts/setup installs it".into(),
@@ -102,12 +102,12 @@ fn counted(
     spec: &ServerSpec,
     requests: u64,
     confined: &Confined,
-    place: &Workspace,
+    workspace: &Workspace,
     interrupted: &AtomicBool,
 ) -> Result<Life, RunError> {
     let folder = tempfile::Builder::new()
         .prefix("callgrind-")
-        .tempdir_in(place.servers());
+        .tempdir_in(workspace.servers());
     let folder =
         folder.map_err(|error| RunError::Failed(format!("a folder for callgrind: {error}")))?;
     // Servers have become other users when their counts are written, some into files that root has
@@ -127,7 +127,7 @@ fn counted(
         "--dump-line=no",
         &format!("--callgrind-out-file={files}"),
     ];
-    let started = confined.start(spec, &place.servers(), &before.map(String::from));
+    let started = confined.start(spec, &workspace.servers(), &before.map(String::from));
     let server = started.map_err(understood)?;
     open_counts(folder.path())?;
     let run = folder.path().join("run");
@@ -142,7 +142,7 @@ fn counted(
         .args(["-c", &CONNECTIONS.to_string(), "-n", &requests.to_string()])
         .args(["--requests-per-connection", "unlimited", "--timeout", "60s"])
         .arg("--fileset")
-        .arg(place.set())
+        .arg(workspace.set())
         .arg("-o")
         .arg(&run);
     Running::start(&mut command)?.finish(Instant::now() + RUN_TIMEOUT, interrupted)?;
@@ -242,10 +242,15 @@ mod tests {
 
     #[test]
     fn reason_is_short_for_a_call_unknown_to_valgrind() {
-        let said = |line: &str| RunError::Failed(format!("headway answered 500. It said:\n{line}"));
-        let known = understood(said("--7-- WARNING: unhandled amd64-linux syscall: 437"));
+        let with_log =
+            |line: &str| RunError::Failed(format!("headway answered 500. It said:\n{line}"));
+        let known = understood(with_log(
+            "--7-- WARNING: unhandled amd64-linux syscall: 437",
+        ));
         assert!(!known.to_string().contains("500"), "{known}");
-        let other = understood(said("--7-- WARNING: unhandled amd64-linux syscall: 9999"));
+        let other = understood(with_log(
+            "--7-- WARNING: unhandled amd64-linux syscall: 9999",
+        ));
         assert!(other.to_string().contains("500"), "{other}");
     }
 

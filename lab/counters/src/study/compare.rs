@@ -21,7 +21,7 @@ pub struct Cell {
     pub configuration: Configuration,
     /// Measurements that are ones.
     pub repeats: usize,
-    /// Why others are none.
+    /// Why other measurements failed.
     pub failed: Vec<String>,
     /// Bits of content a second, the mean; `None` if there is no measurement.
     pub bits_per_s: Option<f64>,
@@ -36,9 +36,9 @@ pub struct Cell {
     /// Verdicts of the client that are not *valid*; those that differ in their figures alone once,
     /// the first of them.
     pub doubts: Vec<String>,
-    /// What was served.
+    /// The responses that were served.
     pub served: Served,
-    /// What was counted.
+    /// The counts of the events.
     pub counts: Counts,
     /// Ratios of counts.
     pub figures: Vec<Figure>,
@@ -46,7 +46,7 @@ pub struct Cell {
     pub breakdown: Breakdown,
     /// Top-down level 1.
     pub slots: Option<Slots>,
-    /// How busy memory was.
+    /// Use of the memory bus.
     pub memory: Memory,
 }
 
@@ -123,22 +123,23 @@ fn cell(
 
 /// Equal doubts of several measurements read as one.
 fn joined_verdicts(measured: &[&Measured]) -> Vec<String> {
-    let words = |verdict: &str| verdict.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+    let without_figures =
+        |verdict: &str| verdict.replace(|c: char| c.is_ascii_digit() || c == '.', "");
     let mut found: Vec<(&str, usize)> = Vec::new();
     for one in measured.iter().filter(|one| one.verdict != "valid") {
         let known = found
             .iter_mut()
-            .find(|(verdict, _)| words(verdict) == words(&one.verdict));
+            .find(|(verdict, _)| without_figures(verdict) == without_figures(&one.verdict));
         match known {
             Some((_, times)) => *times += 1,
             None => found.push((&one.verdict, 1)),
         }
     }
-    let told = found.into_iter().map(|(verdict, times)| match times {
+    let verdicts = found.into_iter().map(|(verdict, times)| match times {
         1 => verdict.to_owned(),
         _ => format!("{times} times {verdict}"),
     });
-    told.collect()
+    verdicts.collect()
 }
 
 /// A comparison of two configurations, as a figure of the dissertation has it.
@@ -206,7 +207,7 @@ impl Comparison {
 
 /// A row of Table 4.6, with ours beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ComparisonRow {
     /// What the row shows.
     pub title: &'static str,
     /// The simulation with SMT and without, and the dissertation's measurement with SMT and
@@ -252,7 +253,7 @@ const TABLE_4_6: [(&str, &str, [&str; 4]); 7] = [
 ];
 
 /// Table 4.6 for a server: with SMT is 2T, without is 1T-SMP.
-pub fn table_4_6(cells: &[Cell], server: &str) -> Vec<Row> {
+pub fn table_4_6(cells: &[Cell], server: &str) -> Vec<ComparisonRow> {
     let figure = |configuration: Configuration, name: &str| {
         let cell = cells
             .iter()
@@ -261,7 +262,7 @@ pub fn table_4_6(cells: &[Cell], server: &str) -> Vec<Row> {
     };
     let rows = TABLE_4_6.iter().map(|(title, name, paper)| {
         let figures = [Configuration::OneWithSmt, Configuration::One].map(|one| figure(one, name));
-        Row {
+        ComparisonRow {
             title,
             paper: *paper,
             ours: figures.map(|figure| figure?.value),

@@ -11,7 +11,7 @@ use super::plan::sized;
 use super::run::{CLIENT_TIMEOUT, Listener, RunError, Study, end_of};
 use super::score::{self, ConnectionTrial, Score};
 use super::workspace::Confined;
-use crate::smt::{Configuration, Layout, State};
+use crate::smt::{Configuration, CpuState, Layout};
 
 impl Study<'_> {
     /// Scores of all servers in a configuration whose throughput was measured.
@@ -20,11 +20,11 @@ impl Study<'_> {
         configuration: Configuration,
         layout: &Layout,
         confined: &Confined,
-        tell: &mut Listener,
+        notify: &mut Listener,
     ) -> Result<(), RunError> {
         for server in &self.plan.servers {
             if self.outcome.has_score(*server, configuration) {
-                tell(&format!("{server} {configuration}, connections: kept"));
+                notify(&format!("{server} {configuration}, connections: kept"));
                 continue;
             }
             let Some(bits_per_s) = self.outcome.bits_per_s(*server, configuration) else {
@@ -48,7 +48,7 @@ impl Study<'_> {
                 share: self.plan.score_share,
                 ..found
             };
-            tell(&format!("{}: {}", found.name(), found.result_text()));
+            notify(&format!("{}: {}", found.name(), found.result_text()));
             self.outcome.put_score(found);
             self.keep()?;
         }
@@ -66,7 +66,7 @@ impl Study<'_> {
     ) -> Result<ConnectionTrial, RunError> {
         let mut spec = self.spec(kind)?;
         sized(&mut spec, configuration.contexts(), connections as usize);
-        let server = confined.start(&spec, &self.place.servers(), &[])?;
+        let server = confined.start(&spec, &self.workspace.servers(), &[])?;
         let folder = tempfile::tempdir_in(&self.plan.directory);
         let folder =
             folder.map_err(|error| RunError::Failed(format!("a folder for a score: {error}")))?;
@@ -78,8 +78,12 @@ impl Study<'_> {
             seconds: self.plan.workload.seconds.max(score::SECONDS_MIN),
             bits_per_s: Some(score::CONNECTION_BITS_PER_S_MAX),
         };
-        let mut client =
-            Running::start(&mut demand.command(&server, &self.place.set(), &layout.client, &run))?;
+        let mut client = Running::start(&mut demand.command(
+            &server,
+            &self.workspace.set(),
+            &layout.client,
+            &run,
+        ))?;
         let time = Duration::from_secs_f64(demand.warmup_s + demand.seconds);
         let deadline = Instant::now() + time + CLIENT_TIMEOUT;
         // Without a server there are no conforming connections, and 0 would look like a score.
@@ -94,31 +98,35 @@ impl Study<'_> {
     /// Instructions of all servers, which do not depend on a configuration.
     pub(super) fn instructions(
         &mut self,
-        state: &mut State,
-        tell: &mut Listener,
+        state: &mut CpuState,
+        notify: &mut Listener,
     ) -> Result<(), RunError> {
         let online = self.topology.online();
         for server in &self.plan.servers {
             let done = |one: &Instructions| one.server == server.name() && one.failed.is_none();
             if self.outcome.instructions.iter().any(done) {
-                tell(&format!("{server}, instructions: kept"));
+                notify(&format!("{server}, instructions: kept"));
                 continue;
             }
             let confined = Confined::to(&online, state)?;
             let spec = self.spec(*server)?;
-            let mut found =
-                match callgrind::instructions(&spec, &confined, &self.place, self.interrupted) {
-                    Err(RunError::Failed(why)) => Instructions {
-                        failed: Some(why),
-                        ..Instructions::default()
-                    },
-                    other => other?,
-                };
+            let mut found = match callgrind::instructions(
+                &spec,
+                &confined,
+                &self.workspace,
+                self.interrupted,
+            ) {
+                Err(RunError::Failed(why)) => Instructions {
+                    failed: Some(why),
+                    ..Instructions::default()
+                },
+                other => other?,
+            };
             state.restore()?;
             found.server = server.name().into();
             found.version =
                 available(*server).map_or_else(|_| String::new(), |installed| installed.version);
-            tell(&match (&found.per_request, &found.failed) {
+            notify(&match (&found.per_request, &found.failed) {
                 (Some(many), _) => {
                     format!("{server}, instructions of user code: {many:.0} a request")
                 }

@@ -28,7 +28,7 @@ const VERSION: u32 = 1;
 /// Everything that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// `headway-counters`.
+    /// Name of the format, `headway-counters`.
     pub format: String,
     /// Raised when an old reader would misunderstand.
     pub version: u32,
@@ -38,7 +38,7 @@ pub struct Outcome {
     pub machine: BTreeMap<String, String>,
     /// What a reader should know about its counters.
     pub notices: Vec<String>,
-    /// The work.
+    /// The workload of all measurements.
     pub workload: Workload,
     /// Slots of a cycle, where no event counts them.
     pub width: Option<u32>,
@@ -93,7 +93,7 @@ pub struct Measured {
     pub verdict: String,
     /// CPU time of all the server's processes, in milliseconds.
     pub cpu_ms: f64,
-    /// Counts.
+    /// The counts of the events.
     pub counts: Counts,
 }
 
@@ -110,7 +110,7 @@ pub struct Instructions {
     pub per_byte: Option<f64>,
     /// Requests of the two runs whose difference this is.
     pub requests: [u64; 2],
-    /// Why there is none.
+    /// Why there is no count of instructions.
     pub failed: Option<String>,
 }
 
@@ -122,7 +122,7 @@ pub enum KeepError {
     File {
         /// The file.
         path: String,
-        /// Why not.
+        /// Why the call failed.
         error: io::Error,
     },
     /// Damaged, not ours, or of a newer version.

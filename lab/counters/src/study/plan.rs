@@ -35,7 +35,7 @@ pub struct Workload {
     pub connections: usize,
     /// Requests on a connection before it is closed; `None` for no end.
     pub requests_per_connection: Option<u64>,
-    /// Before it counts.
+    /// Length of the warm-up.
     pub warmup_s: f64,
     /// For which it counts.
     pub seconds: f64,
@@ -56,14 +56,14 @@ impl Default for Workload {
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct StudyPlan {
     /// The servers, in the order in which each configuration measures them.
     pub servers: Vec<Kind>,
     /// The configurations, in order.
     pub configurations: Vec<Configuration>,
     /// Measurements of each.
     pub repeats: u32,
-    /// The work.
+    /// The workload of all measurements.
     pub workload: Workload,
     /// CPUs that the user has chosen.
     pub choice: Choice,
@@ -97,10 +97,14 @@ pub enum PlanError {
     Share(String),
 }
 
-impl Plan {
+impl StudyPlan {
     /// A plan with the dissertation's work for servers and configurations.
-    pub fn new(servers: Vec<Kind>, configurations: Vec<Configuration>, directory: PathBuf) -> Plan {
-        Plan {
+    pub fn new(
+        servers: Vec<Kind>,
+        configurations: Vec<Configuration>,
+        directory: PathBuf,
+    ) -> StudyPlan {
+        StudyPlan {
             servers,
             configurations,
             repeats: 1,
@@ -171,8 +175,8 @@ pub(super) fn sized(spec: &mut ServerSpec, contexts: usize, connections: usize) 
 mod tests {
     use super::*;
 
-    fn plan() -> Plan {
-        Plan::new(vec![Kind::Nginx], vec![Configuration::One], "out".into())
+    fn plan() -> StudyPlan {
+        StudyPlan::new(vec![Kind::Nginx], vec![Configuration::One], "out".into())
     }
 
     #[test]

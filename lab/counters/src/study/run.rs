@@ -17,7 +17,7 @@ use headway_load::client::rfc3339;
 
 use super::client::{Demand, Running};
 use super::outcome::{KeepError, Measured, Outcome, Setup};
-use super::plan::{Plan, PlanError, sized};
+use super::plan::{PlanError, StudyPlan, sized};
 use super::window::served;
 use super::workspace::{Confined, READY_PATH, Workspace, bound};
 use crate::count::{Counts, KernelPerf, Session, Space, Target};
@@ -25,18 +25,20 @@ use crate::events::{Meaning, table};
 use crate::machine::Machine;
 use crate::probe;
 use crate::smt::configuration::listed;
-use crate::smt::{Change, Configuration, Layout, Setting, SmtControl, State, StateError, Topology};
+use crate::smt::{
+    Change, Configuration, CpuState, Layout, Setting, SmtControl, StateError, Topology,
+};
 
 /// Why a study ended early. What was measured is kept.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// By a signal.
+    /// A signal ended the study.
     #[error("interrupted; repeat the command to resume it")]
     Interrupted,
     /// Something of the work.
     #[error("{0}")]
     Failed(String),
-    /// The words.
+    /// The plan is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The directory.
@@ -50,7 +52,7 @@ pub enum RunError {
     OtherWork {
         /// The directory.
         directory: String,
-        /// What differs.
+        /// The difference between the plans.
         what: String,
     },
 }
@@ -73,10 +75,10 @@ const CHECK_DELAY: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`RunError`]; failures of single servers are in the outcome instead.
 pub fn run(
-    plan: &Plan,
-    mut state: State,
+    plan: &StudyPlan,
+    mut state: CpuState,
     interrupted: &AtomicBool,
-    tell: &mut Listener,
+    notify: &mut Listener,
 ) -> Result<Outcome, RunError> {
     plan.check()?;
     if plan.score_share.is_some() && headway_lab::groups::find("cpu").is_none() {
@@ -91,17 +93,17 @@ pub fn run(
     outcome.notices = machine.notices();
     outcome.width = machine.core.as_ref().and_then(|(_, core)| core.width);
     outcome.machine = described(&machine);
-    let topology = with_smt(plan, &mut state, tell)?;
-    let place = Workspace::new(&plan.workload, &mut state, interrupted)?;
+    let topology = with_smt(plan, &mut state, notify)?;
+    let workspace = Workspace::new(&plan.workload, &mut state, interrupted)?;
     let mut study = Study {
         plan,
-        place,
+        workspace,
         machine,
         topology,
         outcome,
         interrupted,
     };
-    let done = study.all(&mut state, tell);
+    let done = study.all(&mut state, notify);
     // Before anything is returned; what could not be restored matters more than what was measured.
     state.restore()?;
     study.keep()?;
@@ -109,7 +111,7 @@ pub fn run(
 }
 
 /// The outcome that the directory has, or a new one.
-fn opened(plan: &Plan) -> Result<Outcome, RunError> {
+fn opened(plan: &StudyPlan) -> Result<Outcome, RunError> {
     let directory = &plan.directory;
     fs::create_dir_all(directory).map_err(|error| {
         RunError::Failed(format!("cannot make {}: {error}", directory.display()))
@@ -134,11 +136,15 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
 }
 
 /// The topology, after SMT has been switched on if a configuration needs it.
-fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topology, RunError> {
+fn with_smt(
+    plan: &StudyPlan,
+    state: &mut CpuState,
+    notify: &mut Listener,
+) -> Result<Topology, RunError> {
     let topology = Topology::current();
     let needs = |one: &Configuration| one.on(&topology, &plan.choice) == Setting::NeedsSmt;
     if topology.smt == SmtControl::Off && plan.configurations.iter().any(needs) {
-        tell("switching SMT on");
+        notify("switching SMT on");
         state.change(&Change {
             file: topology.root.join("smt/control"),
             value: "on".into(),
@@ -179,8 +185,8 @@ fn described(machine: &Machine) -> BTreeMap<String, String> {
 
 /// A study on its way.
 pub(super) struct Study<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) place: Workspace,
+    pub(super) plan: &'a StudyPlan,
+    pub(super) workspace: Workspace,
     machine: Machine,
     pub(super) topology: Topology,
     pub(super) outcome: Outcome,
@@ -188,42 +194,42 @@ pub(super) struct Study<'a> {
 }
 
 impl Study<'_> {
-    fn all(&mut self, state: &mut State, tell: &mut Listener) -> Result<(), RunError> {
-        self.place.warm(self.interrupted)?;
-        self.probe(tell)?;
+    fn all(&mut self, state: &mut CpuState, notify: &mut Listener) -> Result<(), RunError> {
+        self.workspace.warm(self.interrupted)?;
+        self.probe(notify)?;
         for configuration in &self.plan.configurations {
             let setting = configuration.on(&self.topology, &self.plan.choice);
             match setting {
                 Setting::Possible(layout) => {
-                    self.configuration(*configuration, layout, state, tell)?
+                    self.configuration(*configuration, layout, state, notify)?
                 }
                 Setting::NeedsSmt => {
                     let why = "the kernel did not switch SMT on";
-                    self.impossible(*configuration, why.into(), tell);
+                    self.impossible(*configuration, why.into(), notify);
                 }
-                Setting::Impossible(why) => self.impossible(*configuration, why, tell),
+                Setting::Impossible(why) => self.impossible(*configuration, why, notify),
             }
             self.keep()?;
         }
         if self.plan.instructions {
-            self.instructions(state, tell)?;
+            self.instructions(state, notify)?;
         }
         Ok(())
     }
 
     /// Latencies are needed only where misses are counted, and take their time.
-    fn probe(&mut self, tell: &mut Listener) -> Result<(), RunError> {
+    fn probe(&mut self, notify: &mut Listener) -> Result<(), RunError> {
         if self.machine.core_unit().is_none() || self.outcome.probed.is_some() {
             return Ok(());
         }
         let first = self.topology.online().first().copied().unwrap_or(0);
-        tell("measuring the latencies of memory");
+        notify("measuring the latencies of memory");
         self.outcome.probed = Some(bound(&[first], || probe::run(first))?);
         Ok(())
     }
 
-    fn impossible(&mut self, configuration: Configuration, why: String, tell: &mut Listener) {
-        tell(&format!("{configuration} cannot be had here: {why}"));
+    fn impossible(&mut self, configuration: Configuration, why: String, notify: &mut Listener) {
+        notify(&format!("{configuration} cannot be had here: {why}"));
         self.outcome.put_setup(Setup {
             configuration,
             impossible: Some(why),
@@ -238,14 +244,14 @@ impl Study<'_> {
         &mut self,
         configuration: Configuration,
         mut layout: Layout,
-        state: &mut State,
-        tell: &mut Listener,
+        state: &mut CpuState,
+        notify: &mut Listener,
     ) -> Result<(), RunError> {
         for change in &layout.changes {
             state.change(change)?;
         }
-        let confined = Confined::to(&layout.server, state)?;
-        layout.remarks.extend(confined.remark.clone());
+        let of_plan = Confined::to(&layout.server, state)?;
+        layout.remarks.extend(of_plan.remark.clone());
         let changed = layout.changes.iter();
         self.outcome.put_setup(Setup {
             configuration,
@@ -257,19 +263,19 @@ impl Study<'_> {
                 .collect(),
             remarks: layout.remarks.clone(),
         });
-        let mut done = self.measurements(configuration, &layout, &confined, tell);
+        let mut done = self.measurements(configuration, &layout, &of_plan, notify);
         if self.plan.scores && done.is_ok() {
             let shared = self
                 .plan
                 .score_share
                 .map(|share| Confined::with_share(&layout.server, share, state));
             let shared = shared.transpose()?;
-            let place = shared.as_ref().unwrap_or(&confined);
-            done = self.scores(configuration, &layout, place, tell);
+            let confined = shared.as_ref().unwrap_or(&of_plan);
+            done = self.scores(configuration, &layout, confined, notify);
         }
         state.restore()?;
         // Restoring has undone SMT, too, if that was needed.
-        self.topology = with_smt(self.plan, state, tell)?;
+        self.topology = with_smt(self.plan, state, notify)?;
         done
     }
 
@@ -278,12 +284,12 @@ impl Study<'_> {
         configuration: Configuration,
         layout: &Layout,
         confined: &Confined,
-        tell: &mut Listener,
+        notify: &mut Listener,
     ) -> Result<(), RunError> {
         for repeat in 1..=self.plan.repeats {
             for server in &self.plan.servers {
                 if self.outcome.has(*server, configuration, repeat) {
-                    tell(&format!("{server} {configuration} #{repeat}: kept"));
+                    notify(&format!("{server} {configuration} #{repeat}: kept"));
                     continue;
                 }
                 let measured = self.measurement(*server, configuration, repeat, layout, confined);
@@ -294,7 +300,7 @@ impl Study<'_> {
                     },
                     other => other?,
                 };
-                tell(&result_line(&measured));
+                notify(&result_line(&measured));
                 self.outcome.put(measured);
                 self.keep()?;
             }
@@ -316,7 +322,7 @@ impl Study<'_> {
             configuration.contexts(),
             self.plan.workload.connections,
         );
-        let server = confined.start(&spec, &self.place.servers(), &[])?;
+        let server = confined.start(&spec, &self.workspace.servers(), &[])?;
         let name = format!("{kind}-{configuration}-{repeat}");
         let run = self.plan.directory.join("runs").join(name);
         // Left by a measurement that failed.
@@ -347,7 +353,7 @@ impl Study<'_> {
     }
 
     pub(super) fn spec(&self, kind: Kind) -> Result<ServerSpec, RunError> {
-        let mut spec = ServerSpec::new(kind, self.place.root(), Workspace::address()?);
+        let mut spec = ServerSpec::new(kind, self.workspace.root(), Workspace::address()?);
         spec.probe = Some(READY_PATH.into());
         Ok(spec)
     }
@@ -362,8 +368,12 @@ impl Study<'_> {
             seconds: work.seconds + 2.0 * START_MARGIN.as_secs_f64(),
             bits_per_s: None,
         };
-        let mut client =
-            Running::start(&mut demand.command(server, &self.place.set(), &layout.client, run))?;
+        let mut client = Running::start(&mut demand.command(
+            server,
+            &self.workspace.set(),
+            &layout.client,
+            run,
+        ))?;
         let begun = Instant::now();
         let warm = begun + Duration::from_secs_f64(work.warmup_s) + START_MARGIN;
         let mut died = end_of(server);
@@ -531,11 +541,11 @@ mod tests {
 
     #[test]
     fn directory_is_an_error_when_its_scores_have_another_share() {
-        let place = tempfile::tempdir().expect("a directory");
-        let mut plan = Plan::new(
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut plan = StudyPlan::new(
             vec![Kind::Nginx],
             vec![Configuration::One],
-            place.path().into(),
+            directory.path().into(),
         );
         plan.scores = true;
         plan.score_share = Some(0.1);
@@ -544,7 +554,7 @@ mod tests {
             share: Some(0.1),
             ..Score::default()
         });
-        outcome.write(place.path()).expect("written");
+        outcome.write(directory.path()).expect("written");
         assert!(opened(&plan).is_ok());
         plan.score_share = None;
         let refused = opened(&plan).expect_err("another share").to_string();

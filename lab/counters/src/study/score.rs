@@ -72,7 +72,7 @@ pub struct Score {
     pub failed: Option<String>,
 }
 
-/// One number of connections.
+/// The result of a trial with one number of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionTrial {
     /// Connections that asked.

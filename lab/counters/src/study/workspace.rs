@@ -10,14 +10,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use headway_lab::groups::{Group, Version};
+use headway_lab::groups::{ControlGroup, Version};
 use headway_lab::servers::{Server, ServerError, ServerSpec};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::client::Running;
 use super::plan::Workload;
 use super::run::RunError;
-use crate::smt::State;
+use crate::smt::CpuState;
 use crate::smt::configuration::listed;
 
 /// What is asked for first; a server that answers it serves the set.
@@ -40,7 +40,7 @@ impl Workspace {
     /// Creates the file set. Peers give up root's rights, so it is where all users may read.
     pub fn new(
         workload: &Workload,
-        state: &mut State,
+        state: &mut CpuState,
         interrupted: &AtomicBool,
     ) -> Result<Workspace, RunError> {
         check_memory(workload.set_bytes)?;
@@ -48,16 +48,19 @@ impl Workspace {
             .prefix("headway-counters-")
             .tempdir();
         let scratch = scratch.map_err(failed("make", Path::new("a scratch directory")))?;
-        let place = Workspace { scratch };
-        state.has_made_folder(place.scratch.path())?;
+        let workspace = Workspace { scratch };
+        state.has_made_folder(workspace.scratch.path())?;
         // The last one is where servers write, which have become other users.
-        for (folder, mode) in [(place.scratch.path(), 0o755), (&place.servers(), 0o1777)] {
+        for (folder, mode) in [
+            (workspace.scratch.path(), 0o755),
+            (&workspace.servers(), 0o1777),
+        ] {
             fs::create_dir_all(folder)
                 .and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(mode)))
                 .map_err(failed("make", folder))?;
         }
-        let set = place.set();
-        fs::create_dir_all(place.root()).map_err(failed("make", &place.root()))?;
+        let set = workspace.set();
+        fs::create_dir_all(workspace.root()).map_err(failed("make", &workspace.root()))?;
         let mut command = Command::new(headway_lab::headway());
         command
             .args([
@@ -72,9 +75,9 @@ impl Workspace {
         // Half a gigabyte takes seconds; only an interruption ends this early.
         Running::start(&mut command)?
             .finish(Instant::now() + Duration::from_secs(3600), interrupted)?;
-        let ready = place.root().join(READY_PATH.trim_start_matches('/'));
+        let ready = workspace.root().join(READY_PATH.trim_start_matches('/'));
         fs::write(&ready, "ready\n").map_err(failed("write", &ready))?;
-        Ok(place)
+        Ok(workspace)
     }
 
     /// The document root.
@@ -147,18 +150,22 @@ fn check_memory(set_bytes: u64) -> Result<(), RunError> {
 pub(super) struct Confined {
     cpus: Vec<usize>,
     /// The control groups: one for all controllers, or one for each.
-    groups: Vec<Group>,
+    groups: Vec<ControlGroup>,
     /// Why there is no cpuset.
     pub remark: Option<String>,
 }
 
 impl Confined {
-    pub fn to(cpus: &[usize], state: &mut State) -> Result<Confined, RunError> {
+    pub fn to(cpus: &[usize], state: &mut CpuState) -> Result<Confined, RunError> {
         Confined::in_group(GROUP_NAME, cpus, state)
     }
 
     /// Confines to a share of each of the CPUs.
-    pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
+    pub fn with_share(
+        cpus: &[usize],
+        share: f64,
+        state: &mut CpuState,
+    ) -> Result<Confined, RunError> {
         let mut confined = Confined::in_group(GROUP_NAME_WITH_SHARE, cpus, state)?;
         let group = made(GROUP_NAME_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
         headway_lab::cpu::limit(&group, share * cpus.len() as f64)
@@ -169,7 +176,7 @@ impl Confined {
         Ok(confined)
     }
 
-    fn in_group(name: &str, cpus: &[usize], state: &mut State) -> Result<Confined, RunError> {
+    fn in_group(name: &str, cpus: &[usize], state: &mut CpuState) -> Result<Confined, RunError> {
         let made = made(name, "cpuset", state)?;
         let (groups, remark) = match made.and_then(|group| fill(&group, cpus).map(|()| group)) {
             Ok(group) => (vec![group], None),
@@ -194,10 +201,10 @@ impl Confined {
         before: &[String],
     ) -> Result<Server, RunError> {
         let prefix = |program: &OsStr| {
-            let mut words: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
-            words.push(program);
+            let mut command_line: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
+            command_line.push(program);
             let mut command = match self.groups.is_empty() {
-                true => Command::new(words.remove(0)),
+                true => Command::new(command_line.remove(0)),
                 false => {
                     let mut command = Command::new("/bin/sh");
                     // The shell moves itself, and becomes the program.
@@ -208,7 +215,7 @@ impl Confined {
                     command
                 }
             };
-            command.args(words);
+            command.args(command_line);
             command
         };
         let started = bound(&self.cpus, || Server::start(spec, prefix, scratch))?;
@@ -220,8 +227,8 @@ impl Confined {
 fn made(
     name: &str,
     controller: &str,
-    state: &mut State,
-) -> Result<Result<Group, String>, RunError> {
+    state: &mut CpuState,
+) -> Result<Result<ControlGroup, String>, RunError> {
     let Some(hierarchy) = headway_lab::groups::find(controller) else {
         return Ok(Err(format!(
             "no mounted control group hierarchy has the {controller} controller"
@@ -233,8 +240,8 @@ fn made(
         .map_err(|error| error.to_string()))
 }
 
-fn fill(group: &Group, cpus: &[usize]) -> Result<(), String> {
-    let said = |error: headway_lab::LabError| error.to_string();
+fn fill(group: &ControlGroup, cpus: &[usize]) -> Result<(), String> {
+    let message = |error: headway_lab::LabError| error.to_string();
     if group.version == Version::V1 {
         // A new group of version 1 has no memory either.
         let parent = group
@@ -244,9 +251,9 @@ fn fill(group: &Group, cpus: &[usize]) -> Result<(), String> {
             .join("cpuset.mems");
         let memory = fs::read_to_string(&parent)
             .map_err(|error| format!("{}: {error}", parent.display()))?;
-        group.set("cpuset.mems", memory.trim()).map_err(said)?;
+        group.set("cpuset.mems", memory.trim()).map_err(message)?;
     }
-    group.set("cpuset.cpus", &listed(cpus)).map_err(said)
+    group.set("cpuset.cpus", &listed(cpus)).map_err(message)
 }
 
 /// Does something while the calling thread, and so what it starts, is bound to CPUs.

@@ -18,7 +18,7 @@ pub(crate) struct Engine {
     timing: Timing,
     device: Device,
     faults: Faults,
-    /// By end.
+    /// Requests that are under way, by their end.
     under_way: BinaryHeap<Reverse<UnderWay>>,
     counters: DiskCounters,
     next_id: u64,
@@ -64,7 +64,7 @@ impl PartialOrd for UnderWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) id: u64,
-    /// With EIO.
+    /// Whether the request failed with EIO.
     pub(crate) failed: bool,
 }
 

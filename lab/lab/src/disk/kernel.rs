@@ -58,8 +58,8 @@ pub(crate) fn run(program: &str, arguments: &[&OsStr]) -> Result<String, DiskErr
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(failed(format!("{}: {words}", output.status)))
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed(format!("{}: {message}", output.status)))
 }
 
 fn line(program: &str, arguments: &[&OsStr]) -> String {
@@ -132,9 +132,9 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
         ],
         Filesystem::Xfs => &["-q", "-f", "-K", "-m", &format!("uuid={uuid}")],
     };
-    let mut words: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
-    words.push(device.as_os_str());
-    run(&program, &words).map(drop)
+    let mut options: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+    options.push(device.as_os_str());
+    run(&program, &options).map(drop)
 }
 
 /// What an uncached read of a page of the device costs besides the disk's delay. The first quartile
@@ -203,7 +203,7 @@ fn mounts_in(table: &Path, path: &Path) -> usize {
     let lines = table.split(|&byte| byte == b'\n');
     lines
         .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
-        .filter(|place| unescaped(place) == path.as_os_str())
+        .filter(|mount_point| unescaped(mount_point) == path.as_os_str())
         .count()
 }
 
@@ -303,8 +303,9 @@ pub(crate) fn processes_of(folder: &Path) -> Vec<Pid> {
         .filter_map(|entry| {
             let id: i32 = entry.file_name().to_str()?.parse().ok()?;
             let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let words: Vec<&[u8]> = line.strip_suffix(b"\0")?.split(|&byte| byte == 0).collect();
-            let (last, before) = words.split_last()?;
+            let arguments: Vec<&[u8]> =
+                line.strip_suffix(b"\0")?.split(|&byte| byte == 0).collect();
+            let (last, before) = arguments.split_last()?;
             let named = before.contains(&b"disk-process".as_slice());
             let ours = *last == folder.as_os_str().as_bytes() && named;
             ours.then(|| Pid::from_raw(id)).flatten()

@@ -80,8 +80,8 @@ impl Device {
             }
             Device::Parallel(state) => {
                 let arrived_ns = state.queue.front()?.arrived_ns;
-                let place_ns = state.places_ns.iter().copied().min().unwrap_or(0);
-                Some(arrived_ns.max(place_ns))
+                let channel_ns = state.channels_free_ns.iter().copied().min().unwrap_or(0);
+                Some(arrived_ns.max(channel_ns))
             }
         }
     }
@@ -185,8 +185,8 @@ impl SpindleState {
             _ => oldest,
         };
         let id = chosen.id;
-        let place = self.queue.iter().position(|job| job.id == id)?;
-        Some(self.queue.swap_remove(place))
+        let index = self.queue.iter().position(|job| job.id == id)?;
+        Some(self.queue.swap_remove(index))
     }
 
     /// When a read that starts then ends.
@@ -270,8 +270,8 @@ impl SpindleState {
     fn rotated_ns(&self, at_ns: u64, offset_bytes: u64) -> u64 {
         let rotation_ns = self.rotation_ns();
         let now = (at_ns as f64 / rotation_ns + self.phase).fract();
-        let place = (offset_bytes as f64 / self.track_bytes()).fract();
-        let wait = (place - now).rem_euclid(1.0);
+        let angle = (offset_bytes as f64 / self.track_bytes()).fract();
+        let wait = (angle - now).rem_euclid(1.0);
         at_ns + (wait * rotation_ns) as u64
     }
 
@@ -314,7 +314,7 @@ pub(crate) struct ParallelState {
     random: Random,
     queue: VecDeque<Job>,
     /// When each place is free.
-    places_ns: Vec<u64>,
+    channels_free_ns: Vec<u64>,
     link_ns: u64,
 }
 
@@ -324,7 +324,7 @@ impl ParallelState {
             parallel: parallel.clone(),
             random: Random::for_stream(seed, u64::from_be_bytes(*b"parallel")),
             queue: VecDeque::new(),
-            places_ns: vec![0; parallel.parallelism.max(1) as usize],
+            channels_free_ns: vec![0; parallel.parallelism.max(1) as usize],
             link_ns: 0,
         }
     }
@@ -332,7 +332,8 @@ impl ParallelState {
     /// The link comes first and the latency after it: so the link is taken in the order of the
     /// starts, and a slow request does not hold up the faster ones behind it.
     fn start(&mut self, at_ns: u64, slower: f64) -> Option<Started> {
-        let place = (0..self.places_ns.len()).min_by_key(|&place| self.places_ns[place])?;
+        let channel = (0..self.channels_free_ns.len())
+            .min_by_key(|&channel| self.channels_free_ns[channel])?;
         let job = self.queue.pop_front()?;
         let link_ns = self.parallel.overhead_us * 1000.0
             + duration_ns(job.length_bytes, self.parallel.bytes_per_second) as f64;
@@ -340,7 +341,7 @@ impl ParallelState {
         self.link_ns = begins_ns.saturating_add((link_ns * slower) as u64);
         let delay_ns = (self.latency_ns() * slower) as u64;
         let finish_ns = self.link_ns.saturating_add(delay_ns);
-        self.places_ns[place] = finish_ns;
+        self.channels_free_ns[channel] = finish_ns;
         Some(Started {
             job,
             start_ns: at_ns,

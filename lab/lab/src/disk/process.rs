@@ -83,12 +83,12 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
 struct Shared {
     backing: BackingStore,
     begin: Instant,
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     /// Wakes the timer when something is due earlier than its current deadline.
     earlier: Condvar,
 }
 
-struct State {
+struct DiskState {
     engine: Engine,
     waiting: HashMap<u64, Pending>,
     /// When the timer wakes by itself.
@@ -111,7 +111,7 @@ enum Pending {
 
 impl Shared {
     fn new(spec: DiskSpec, backing: BackingStore) -> Shared {
-        let state = State {
+        let state = DiskState {
             engine: Engine::new(spec, 0),
             waiting: HashMap::new(),
             timer_ns: u64::MAX,
@@ -128,7 +128,7 @@ impl Shared {
         self.begin.elapsed().as_nanos() as u64
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.state
             .lock()
             .expect("no thread panics while it holds the disk")
@@ -158,8 +158,8 @@ impl Shared {
     /// Answers what is due and gives the lock back meanwhile. Returns when the next one is due.
     fn answer<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-    ) -> (MutexGuard<'a, State>, Option<u64>) {
+        mut state: MutexGuard<'a, DiskState>,
+    ) -> (MutexGuard<'a, DiskState>, Option<u64>) {
         loop {
             let done = state.engine.due(self.now_ns());
             if done.is_empty() {

@@ -301,7 +301,7 @@ pub struct Parallel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Filesystem {
-    /// `mkfs.ext4`.
+    /// The file system ext4, made by `mkfs.ext4`.
     #[default]
     Ext4,
     /// `mkfs.xfs`; needs a device of 300 MiB.
@@ -309,7 +309,7 @@ pub enum Filesystem {
 }
 
 impl Filesystem {
-    /// As mount(8) calls it.
+    /// Name of the file system for mount(8).
     pub fn name(self) -> &'static str {
         match self {
             Filesystem::Ext4 => "ext4",

@@ -52,12 +52,12 @@ pub enum Reason {
     )]
     NoModule,
     /// The program does not say its version.
-    #[error("{} does not start: {said}", program.display())]
+    #[error("{} does not start: {text}", program.display())]
     Broken {
         /// The program.
         program: PathBuf,
         /// What the program said, or what the system said.
-        said: String,
+        text: String,
     },
     /// The server cannot be started on any current machine.
     #[error("{0}")]
@@ -73,7 +73,7 @@ pub enum Reason {
 ///
 /// A [`Reason`], a sentence that can stand in a report.
 pub fn available(kind: Kind) -> Result<Installed, Reason> {
-    let (program, ask, before) = match kind.family() {
+    let (program, version_option, before) = match kind.family() {
         Family::Absent(reason) => return Err(Reason::Absent(reason)),
         Family::Headway => {
             return Ok(Installed {
@@ -98,7 +98,7 @@ pub fn available(kind: Kind) -> Result<Installed, Reason> {
         Family::Civetweb => ("civetweb", "-I", "CivetWeb V"),
     };
     let program = find(program)?;
-    let version = version(&program, ask, before)?;
+    let version = version(&program, version_option, before)?;
     // The service is the first process then, and starts Apache.
     let is_beside = kind.has_service();
     Ok(Installed {
@@ -125,8 +125,8 @@ pub(super) fn module() -> Option<PathBuf> {
 /// Debian's packages are called like their programs, for all of them.
 fn find(program: &'static str) -> Result<PathBuf, Reason> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(MORE_PLACES.map(PathBuf::from));
-    let mut files = places.map(|place| place.join(program));
+    let directories = std::env::split_paths(&path).chain(MORE_PLACES.map(PathBuf::from));
+    let mut files = directories.map(|directory| directory.join(program));
     files
         .find(|file| file.is_file())
         .ok_or(Reason::NotInstalled {
@@ -137,19 +137,19 @@ fn find(program: &'static str) -> Result<PathBuf, Reason> {
 
 /// The word after `before` in what the program prints when asked; nginx prints it to standard
 /// error.
-fn version(program: &Path, ask: &str, before: &str) -> Result<String, Reason> {
-    let broken = |said: String| Reason::Broken {
+fn version(program: &Path, version_option: &str, before: &str) -> Result<String, Reason> {
+    let broken = |text: String| Reason::Broken {
         program: program.into(),
-        said,
+        text,
     };
-    let output = Command::new(program).arg(ask).output();
+    let output = Command::new(program).arg(version_option).output();
     let output = output.map_err(|error| broken(error.to_string()))?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let after = said.split_once(before).map(|(_, after)| after);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let after = text.split_once(before).map(|(_, after)| after);
     let word = after.and_then(|after| after.split_whitespace().next());
     word.map(Into::into)
-        .ok_or_else(|| broken(said.trim().into()))
+        .ok_or_else(|| broken(text.trim().into()))
 }
 
 #[cfg(test)]

@@ -76,12 +76,12 @@ pub(super) fn prepare(
 fn arguments(family: Family, spec: &ServerSpec, file: &Path, folder: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = match family {
         Family::Apache { service, .. } => {
-            let mut words = match service {
+            let mut arguments = match service {
                 true => service_arguments(spec, folder),
                 false => Vec::new(),
             };
-            words.extend(["-D".into(), "FOREGROUND".into(), "-f".into(), file.into()]);
-            words
+            arguments.extend(["-D".into(), "FOREGROUND".into(), "-f".into(), file.into()]);
+            arguments
         }
         Family::Nginx { .. } => {
             let log = folder.join("nginx.error");
@@ -107,8 +107,8 @@ fn arguments(family: Family, spec: &ServerSpec, file: &Path, folder: &Path) -> V
 
 /// The open-file service, which starts Apache and ends with it.
 fn service_arguments(spec: &ServerSpec, folder: &Path) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec!["backend".into(), "--quiet".into()];
-    let mut add = |name: &str, value: OsString| words.extend([name.into(), value]);
+    let mut arguments: Vec<OsString> = vec!["backend".into(), "--quiet".into()];
+    let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
     add("--root", spec.root.clone().into());
     add("--socket", folder.join(SERVICE_SOCKET).into());
     add("--allow-user", identity().0.into());
@@ -121,8 +121,8 @@ fn service_arguments(spec: &ServerSpec, folder: &Path) -> Vec<OsString> {
     }
     // That it is there has been looked at; without it the start fails with its name.
     let apache = available::apache().unwrap_or_else(|| "apache2".into());
-    words.extend(["--".into(), apache.into()]);
-    words
+    arguments.extend(["--".into(), apache.into()]);
+    arguments
 }
 
 /// What Flashpache's Apache has more than the plain one.
@@ -326,8 +326,8 @@ fn identity() -> (String, String) {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let mut lines = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
         let number = number.to_string();
-        let line = lines.find(|words| words.get(2) == Some(&number.as_str()));
-        line.map_or_else(|| format!("#{number}"), |words| words[0].into())
+        let line = lines.find(|fields| fields.get(2) == Some(&number.as_str()));
+        line.map_or_else(|| format!("#{number}"), |fields| fields[0].into())
     };
     (
         name("/etc/passwd", rustix::process::geteuid().as_raw()),
@@ -462,9 +462,12 @@ mod tests {
         let mut spec = spec(Kind::Flashpache);
         spec.sizes.helpers = Some(3);
         let (file, folder) = (Path::new("/f"), Path::new("/run/scratch"));
-        let words = arguments(spec.kind.family(), &spec, file, folder);
-        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-        let line = words.join(" ");
+        let launch_arguments = arguments(spec.kind.family(), &spec, file, folder);
+        let launch_arguments: Vec<_> = launch_arguments
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        let line = launch_arguments.join(" ");
         assert!(
             line.starts_with("backend --quiet --root /srv/files --socket /run/scratch/open.sock")
         );
@@ -484,24 +487,21 @@ mod tests {
     fn preset_and_helpers_are_named_when_they_are_not_the_default() {
         let command_line = |spec: &ServerSpec| {
             let launch = headway(spec, Path::new("/run/scratch"));
-            let words: Vec<String> = launch
+            let shown: Vec<String> = launch
                 .arguments
                 .iter()
                 .map(|word| word.to_string_lossy().into())
                 .collect();
-            words.join(" ")
+            shown.join(" ")
         };
         let mut spec = spec(Kind::Headway);
         assert!(!command_line(&spec).contains("--preset"));
         assert!(!command_line(&spec).contains("--helpers"));
         spec.kind = Kind::FdPass;
         spec.sizes.helpers = Some(15);
-        let words = command_line(&spec);
-        assert!(words.contains("--preset fd-pass"), "{words}");
-        assert!(
-            words.contains("--helpers-min 15 --helpers-max 15"),
-            "{words}"
-        );
+        let line = command_line(&spec);
+        assert!(line.contains("--preset fd-pass"), "{line}");
+        assert!(line.contains("--helpers-min 15 --helpers-max 15"), "{line}");
     }
 
     #[test]

@@ -15,13 +15,13 @@ pub enum ServerError {
     Unavailable {
         /// The server.
         kind: Kind,
-        /// Why.
+        /// Why the server is unavailable.
         reason: Reason,
     },
     /// Only what all servers are configured for alike.
     #[error("{address}: the lab starts servers on an IPv4 address with a port of its own, not 0")]
     Address {
-        /// What was asked for.
+        /// The address that was given.
         address: SocketAddr,
     },
     /// A path that some server's configuration could misread.
@@ -40,7 +40,7 @@ pub enum ServerError {
     Taken {
         /// The server.
         kind: Kind,
-        /// Where.
+        /// The address of the server.
         address: SocketAddr,
         /// `process 123 (nginx)`, or that it is unknown.
         holder: String,
@@ -48,11 +48,11 @@ pub enum ServerError {
     /// A file or folder of the lab's own.
     #[error("cannot {what} {}: {error}", path.display())]
     Prepare {
-        /// A verb.
+        /// A verb: what was tried.
         what: &'static str,
-        /// On what.
+        /// The path on which it was tried.
         path: PathBuf,
-        /// Why not.
+        /// Why the call failed.
         error: io::Error,
     },
     /// The command that enters the environment, or the server's program, does not start.
@@ -60,34 +60,34 @@ pub enum ServerError {
     Spawn {
         /// The program.
         program: String,
-        /// Why not.
+        /// Why the program could not be started.
         error: io::Error,
     },
     /// The server ended before it answered.
-    #[error("{kind} ended at its start ({status}); it said:\n{said}")]
+    #[error("{kind} ended at its start ({status}); it said:\n{log}")]
     Died {
         /// The server.
         kind: Kind,
         /// How the server ended.
         status: String,
         /// The end of what it wrote to standard output, standard error and its error log.
-        said: String,
+        log: String,
     },
     /// The server runs and does not answer, or not with all of its processes.
     #[error(
-        "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{said}"
+        "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{log}"
     )]
     NotReady {
         /// The server.
         kind: Kind,
         /// Where the server should answer.
         address: SocketAddr,
-        /// How long was waited.
+        /// Length of the wait.
         after_s: u64,
-        /// What was missing.
+        /// What the server lacked.
         lacks: String,
         /// The end of what it wrote to standard output, standard error and its error log.
-        said: String,
+        log: String,
     },
     /// Some of its processes are still there after every signal.
     #[error(
@@ -104,27 +104,27 @@ pub enum ServerError {
     Ask {
         /// The server.
         kind: Kind,
-        /// What was asked for.
+        /// The path that was requested.
         path: String,
         /// Why there is no answer.
         error: io::Error,
     },
     /// The server answers, but not with the file.
     #[error(
-        "{kind} answered {answer} for {path}; may the user it serves as read {} and all folders above it? It said:\n{said}",
+        "{kind} answered {answer} for {path}; may the user it serves as read {} and all folders above it? It said:\n{log}",
         root.display()
     )]
     Refused {
         /// The server.
         kind: Kind,
-        /// What was asked for.
+        /// The path that was requested.
         path: String,
         /// The status.
         answer: u16,
         /// The document root.
         root: PathBuf,
         /// The end of what it wrote to standard output, standard error and its error log.
-        said: String,
+        log: String,
     },
 }
 

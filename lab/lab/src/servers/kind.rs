@@ -52,9 +52,9 @@ pub enum Family {
     },
     /// nginx, its loop sending files itself or by its pool of threads.
     Nginx {
-        /// `aio threads`.
+        /// Whether `aio threads` is on.
         threads: bool,
-        /// `open_file_cache`.
+        /// Whether `open_file_cache` is on.
         cache: bool,
         /// `multi_accept`, where there is one worker.
         multi_accept: bool,
@@ -71,7 +71,7 @@ pub enum Family {
 
 /// One row of the table.
 #[derive(Debug)]
-pub struct Row {
+pub struct KindRow {
     /// The server's kind.
     pub kind: Kind,
     /// Name in files and on the command line.
@@ -90,8 +90,8 @@ const fn row(
     title: &'static str,
     family: Family,
     waits: &'static str,
-) -> Row {
-    Row {
+) -> KindRow {
+    KindRow {
         kind,
         name,
         title,
@@ -113,7 +113,7 @@ const fn nginx(threads: bool, cache: bool) -> Family {
 }
 
 /// Every server, ours first; in the order of [`Kind`].
-pub const TABLE: &[Row] = &[
+pub const TABLE: &[KindRow] = &[
     row(
         Kind::Flash,
         "flash",
@@ -284,7 +284,7 @@ impl Kind {
     }
 
     /// The row of the kind in the table.
-    pub fn row(self) -> &'static Row {
+    pub fn row(self) -> &'static KindRow {
         &TABLE[self as usize]
     }
 

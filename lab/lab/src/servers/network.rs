@@ -36,13 +36,13 @@ pub(super) fn listening(tables: &str, address: SocketAddr) -> BTreeSet<u64> {
     tables
         .lines()
         .filter_map(|line| {
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (host, port) = words.get(1)?.split_once(':')?;
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let (host, port) = fields.get(1)?.split_once(':')?;
             // 0A is TCP_LISTEN.
-            let here = *words.get(3)? == "0A"
+            let here = *fields.get(3)? == "0A"
                 && u16::from_str_radix(port, 16).ok()? == address.port()
                 && covers(host, address);
-            here.then(|| words.get(9)?.parse().ok())?
+            here.then(|| fields.get(9)?.parse().ok())?
         })
         .collect()
 }
@@ -143,8 +143,8 @@ fn exchange(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<Re
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     parse(&bytes).ok_or_else(|| {
-        let said: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
-        io::Error::other(format!("it answered {said:?}, which is no HTTP"))
+        let start: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
+        io::Error::other(format!("it answered {start:?}, which is no HTTP"))
     })
 }
 

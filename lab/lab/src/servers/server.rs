@@ -60,11 +60,11 @@ pub struct Server {
 /// How a server ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// By SIGTERM alone.
+    /// Whether SIGTERM was enough.
     pub politely: bool,
     /// The end of what it wrote to standard output, standard error and its error log. Some greet
     /// and take leave there.
-    pub said: String,
+    pub log: String,
 }
 
 impl Server {
@@ -245,7 +245,7 @@ impl Server {
                     address: self.spec.address,
                     after_s: START_TIMEOUT.as_secs(),
                     lacks,
-                    said: log_tail(&self.folder),
+                    log: log_tail(&self.folder),
                 });
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -286,7 +286,7 @@ impl Server {
     }
 
     fn died(&mut self) -> ServerError {
-        let said = log_tail(&self.folder);
+        let log = log_tail(&self.folder);
         if let Err(remains) = self.end() {
             return remains;
         }
@@ -300,7 +300,7 @@ impl Server {
         ServerError::Died {
             kind: self.kind(),
             status,
-            said,
+            log,
         }
     }
 
@@ -336,7 +336,7 @@ impl Server {
                 path: path.into(),
                 answer: response.status,
                 root: self.spec.root.clone(),
-                said: log_tail(&self.folder),
+                log: log_tail(&self.folder),
             }),
             Err(error) => Ok(Some(format!("it does not answer ({error})"))),
         }
@@ -366,10 +366,10 @@ impl Server {
             // It has ended, so this only takes it off the process table.
             let _ = self.child.wait();
         }
-        let said = log_tail(&self.folder);
+        let log = log_tail(&self.folder);
         remove(&self.folder);
         match all.is_empty() {
-            true => Ok(Ended { politely, said }),
+            true => Ok(Ended { politely, log }),
             false => Err(ServerError::Remains {
                 kind: self.kind(),
                 pids: pids(&Vec::from_iter(all)),
@@ -394,8 +394,8 @@ fn pids(processes: &[Process]) -> Vec<i32> {
 fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
     let is_ours = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        words.any(|word| word == b"serve-worker")
+        let mut arguments = line.split(|byte| *byte == 0);
+        arguments.any(|argument| argument == b"serve-worker")
     };
     let others = || {
         let all = tree::tree(leader).into_iter().map(|process| process.pid);
@@ -430,10 +430,10 @@ fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<
     // Without IPv6 the second file is missing, which makes `cat` fail and nothing worse. Without
     // the first the environment cannot be entered.
     if tables.is_empty() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(ServerError::Spawn {
             program: "cat in the server's environment".into(),
-            error: std::io::Error::other(said),
+            error: std::io::Error::other(stderr),
         });
     }
     let inodes = listening(&tables, spec.address);

@@ -56,12 +56,12 @@ impl Stat {
     /// the last one.
     pub fn parse(line: &str) -> Option<Stat> {
         let (_, rest) = line.rsplit_once(") ")?;
-        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
         Some(Stat {
-            state: *words.first()?.as_bytes().first()?,
-            parent: words.get(1)?.parse().ok()?,
-            group: words.get(2)?.parse().ok()?,
+            state: *fields.first()?.as_bytes().first()?,
+            parent: fields.get(1)?.parse().ok()?,
+            group: fields.get(2)?.parse().ok()?,
             own_ticks: number(11)? + number(12)?,
             reaped_ticks: number(13)? + number(14)?,
             tasks: number(17)? as usize,

@@ -14,7 +14,7 @@ const FIGURE_KINDS: [&str; 6] = ["cdf", "deciles", "ready", "runnable", "timelin
 const DRAW_KINDS: [&str; 2] = ["lines", "bars"];
 
 /// A row of ours, with its server put in.
-pub(super) struct Row {
+pub(super) struct ResolvedRow {
     pub name: String,
     pub cells: Vec<String>,
 }
@@ -38,7 +38,7 @@ pub(super) fn check(study: &Study, texts: Texts<'_>) -> Result<(), StudyError> {
         }
         for server in &figure.servers {
             for point in &figure.points {
-                checker.place(&figure.measure, server, point, span.clone())?;
+                checker.measurement(&figure.measure, server, point, span.clone())?;
             }
         }
     }
@@ -57,7 +57,7 @@ pub(super) fn check(study: &Study, texts: Texts<'_>) -> Result<(), StudyError> {
 }
 
 /// The rows that one entry of the file stands for.
-pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
+pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<ResolvedRow> {
     let keys = if table.keys.is_empty() {
         &table.columns
     } else {
@@ -74,7 +74,7 @@ pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
         let label = server
             .and_then(|name| study.servers.get(name))
             .map(|found| found.label.as_str());
-        Row {
+        ResolvedRow {
             name: row.row.replace("{server}", label.unwrap_or_default()),
             cells: match &row.cell {
                 Some(cell) => keys
@@ -117,8 +117,8 @@ fn servers_of_first_cell(study: &Study, keys: &[String], row: &OurRow) -> Vec<St
 }
 
 /// Whether a table, a figure or a claim asks for what the servers of a measure can do at most.
-pub(super) fn asks_for_capacity(study: &Study, measure: &str) -> bool {
-    let asks = |expression: &Expression| {
+pub(super) fn needs_capacity(study: &Study, measure: &str) -> bool {
+    let needs = |expression: &Expression| {
         let mut references = expression.references().into_iter();
         references.any(|found| found.measure == measure && has_capacity(&found.point))
     };
@@ -128,7 +128,7 @@ pub(super) fn asks_for_capacity(study: &Study, measure: &str) -> bool {
         let mut cells = ours
             .flat_map(|row| rows(study, table, row))
             .flat_map(|row| row.cells);
-        cells.any(|cell| Expression::parse(&cell).is_ok_and(|expression| asks(&expression)))
+        cells.any(|cell| Expression::parse(&cell).is_ok_and(|expression| needs(&expression)))
     });
     let in_figures = file.figure.iter().map(Spanned::get_ref).any(|figure| {
         figure.measure == measure && figure.points.iter().any(|point| has_capacity(point))
@@ -140,7 +140,7 @@ pub(super) fn asks_for_capacity(study: &Study, measure: &str) -> bool {
     let in_claims = rules
         .filter_map(|rule| parse_rule(rule.get_ref()).ok())
         .flatten()
-        .any(|compared| asks(&compared.left) || asks(&compared.right));
+        .any(|compared| needs(&compared.left) || needs(&compared.right));
     in_tables || in_figures || in_claims
 }
 
@@ -236,8 +236,8 @@ impl Checker<'_> {
         }
         for found in found {
             for (at, text) in found.cells.iter().enumerate() {
-                let place = row.cell.as_ref().or(row.cells.get(at));
-                let span = place.map_or(span.clone(), Spanned::span);
+                let cell = row.cell.as_ref().or(row.cells.get(at));
+                let span = cell.map_or(span.clone(), Spanned::span);
                 let expression = Expression::parse(text)
                     .map_err(|error| self.texts.error(span.clone(), error.to_string()))?;
                 self.references(&expression, span)?;
@@ -264,7 +264,7 @@ impl Checker<'_> {
                 point,
                 ..
             } = reference;
-            self.place(measure, server, point, span.clone())?;
+            self.measurement(measure, server, point, span.clone())?;
             self.observer(reference, span.clone())?;
         }
         Ok(())
@@ -289,7 +289,7 @@ impl Checker<'_> {
         }
     }
 
-    fn place(
+    fn measurement(
         &self,
         measure: &str,
         servers: &str,

@@ -21,20 +21,24 @@ pub(super) enum Stopped {
 }
 
 /// A program on its way.
-pub(super) struct Running {
+pub(super) struct RunningClient {
     program: Program,
     name: String,
 }
 
-impl Running {
+impl RunningClient {
     /// Starts it and notes it.
-    pub fn start(command: &mut Command, name: &str, journal: &Journal) -> Result<Running, Stopped> {
+    pub fn start(
+        command: &mut Command,
+        name: &str,
+        journal: &Journal,
+    ) -> Result<RunningClient, Stopped> {
         let program = Program::start(command)
             .map_err(|error| Stopped::Failed(format!("starting {name}: {error}")))?;
         let pid = program.pid();
         let started = Stat::of(pid).map_or(0, |stat| stat.started);
         journal.process(Process { pid, started });
-        Ok(Running {
+        Ok(RunningClient {
             program,
             name: name.to_owned(),
         })
@@ -79,7 +83,7 @@ pub(super) fn finish(
     interrupted: &AtomicBool,
     journal: &Journal,
 ) -> Result<(), Stopped> {
-    let mut running = Running::start(command, "headway", journal)?;
+    let mut running = RunningClient::start(command, "headway", journal)?;
     // Files of many gigabytes take their time; only an interruption ends this.
     let far = Instant::now() + Duration::from_secs(24 * 3600);
     let status = running.finish(interrupted, far)?;

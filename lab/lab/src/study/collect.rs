@@ -1,4 +1,4 @@
-//! Reading a measurement again: everything it left behind, as [`Evidence`].
+//! Reading a measurement again: everything it left behind, as [`RunEvidence`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,16 +6,16 @@ use std::path::Path;
 use std::rc::Rc;
 
 use headway_latency::Run;
-use headway_latency::study::evidence::{Collector, Evidence, Sleeps};
+use headway_latency::study::evidence::{Collector, RunEvidence, Sleeps};
 use serde::de::DeserializeOwned;
 
 use super::spec::Spec;
 use super::store::{Record, Store};
 
 /// A measurement that has ended.
-pub(super) struct Collected {
+pub(super) struct CollectedMeasurement {
     pub record: Record,
-    pub evidence: Evidence,
+    pub evidence: RunEvidence,
 }
 
 /// Why there is nothing to collect.
@@ -39,7 +39,7 @@ impl NotCollected {
 /// Reads each measurement once, however many studies look at it.
 pub(super) struct MeasurementCache<'a> {
     store: &'a Store,
-    known: HashMap<String, Result<Rc<Collected>, NotCollected>>,
+    known: HashMap<String, Result<Rc<CollectedMeasurement>, NotCollected>>,
 }
 
 impl<'a> MeasurementCache<'a> {
@@ -50,7 +50,7 @@ impl<'a> MeasurementCache<'a> {
         }
     }
 
-    pub fn get(&mut self, spec: &Spec) -> Result<Rc<Collected>, NotCollected> {
+    pub fn get(&mut self, spec: &Spec) -> Result<Rc<CollectedMeasurement>, NotCollected> {
         let key = spec.key();
         if let Some(known) = self.known.get(&key) {
             return known.clone();
@@ -60,34 +60,34 @@ impl<'a> MeasurementCache<'a> {
         found
     }
 
-    fn read(&self, key: &str) -> Result<Rc<Collected>, NotCollected> {
+    fn read(&self, key: &str) -> Result<Rc<CollectedMeasurement>, NotCollected> {
         let record = self.store.record(key).ok_or(NotCollected::Untried)?;
         if let Some(why) = &record.failed {
             return Err(NotCollected::Failed(why.clone()));
         }
-        let evidence = evidence(&self.store.place(key)).map_err(NotCollected::Failed)?;
-        Ok(Rc::new(Collected { record, evidence }))
+        let evidence = evidence(&self.store.directory(key)).map_err(NotCollected::Failed)?;
+        Ok(Rc::new(CollectedMeasurement { record, evidence }))
     }
 }
 
-fn evidence(place: &Path) -> Result<Evidence, String> {
-    let run = Run::open(place.join("run")).map_err(|error| error.to_string())?;
+fn evidence(directory: &Path) -> Result<RunEvidence, String> {
+    let run = Run::open(directory.join("run")).map_err(|error| error.to_string())?;
     let mut collector = Collector::new(run.description());
     for batch in run.rows().map_err(|error| error.to_string())? {
         let batch = batch.map_err(|error| error.to_string())?;
         batch.iter().for_each(|row| collector.push(row));
     }
-    let background = Run::open(place.join("background")).ok();
+    let background = Run::open(directory.join("background")).ok();
     let background = background.map(|run| run.analysis().map_err(|error| error.to_string()));
-    let trace: Option<serde_json::Value> = json(&place.join("run/trace.json"));
-    Ok(Evidence {
+    let trace: Option<serde_json::Value> = json(&directory.join("run/trace.json"));
+    Ok(RunEvidence {
         description: run.description().clone(),
         rows: Some(collector.finish()),
         background: background.transpose()?,
         server: run.server(),
-        disk: json(&place.join("disk.json")),
-        usage: json(&place.join("usage.json")),
-        runnable: json(&place.join("runnable.json")),
+        disk: json(&directory.join("disk.json")),
+        usage: json(&directory.join("usage.json")),
+        runnable: json(&directory.join("runnable.json")),
         sleeps: trace.as_ref().and_then(Sleeps::from_trace),
     })
 }

@@ -20,20 +20,20 @@ pub struct File {
     pub question: String,
     pub notes: Vec<String>,
     pub differences: Vec<String>,
-    pub server: BTreeMap<String, Spanned<Server>>,
-    pub environment: BTreeMap<String, Spanned<Environment>>,
-    pub workload: BTreeMap<String, Spanned<Workload>>,
+    pub server: BTreeMap<String, Spanned<ServerTable>>,
+    pub environment: BTreeMap<String, Spanned<EnvironmentTable>>,
+    pub workload: BTreeMap<String, Spanned<WorkloadTable>>,
     pub scale: BTreeMap<Spanned<String>, ScaleTable>,
-    pub measure: Vec<Spanned<Measure>>,
+    pub measure: Vec<Spanned<MeasureTable>>,
     pub table: Vec<Spanned<Table>>,
     pub figure: Vec<Spanned<Figure>>,
     pub claim: Vec<Spanned<Claim>>,
 }
 
-/// `[server.NAME]`
+/// A server, `[server.NAME]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Server {
+pub struct ServerTable {
     pub kind: String,
     pub label: Option<String>,
     pub workers: Option<Scaled<usize>>,
@@ -51,14 +51,14 @@ pub enum Helpers {
     Word(String),
 }
 
-/// `[environment.NAME]`
+/// An environment, `[environment.NAME]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Environment {
+pub struct EnvironmentTable {
     pub extends: Option<String>,
     pub lab: Option<bool>,
     pub set: Option<Scaled<String>>,
-    pub files: Option<Scaled<Files>>,
+    pub files: Option<Scaled<FilesTable>>,
     pub profile: Option<String>,
     pub disk: Option<Scaled<String>>,
     pub filesystem: Option<String>,
@@ -73,15 +73,15 @@ pub struct Environment {
 /// `files = { count = 1, file-size = "2kB" }`: equal files in place of a profile's.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Files {
+pub struct FilesTable {
     pub count: u64,
     pub file_size: String,
 }
 
-/// `[workload.NAME]`
+/// A workload, `[workload.NAME]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Workload {
+pub struct WorkloadTable {
     pub connections: Option<Scaled<u64>>,
     pub idle: Option<Scaled<u64>>,
     pub requests_per_connection: Option<Scaled<u64>>,
@@ -90,7 +90,7 @@ pub struct Workload {
     pub bandwidth: Option<Scaled<String>>,
 }
 
-/// `[scale.quick]`
+/// Lengths at a scale, `[scale.quick]`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScaleTable {
@@ -103,18 +103,18 @@ pub struct ScaleTable {
     pub closed_seconds: Option<f64>,
 }
 
-/// `[[measure]]`
+/// A measure, `[[measure]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Measure {
+pub struct MeasureTable {
     pub name: String,
     pub environment: String,
     pub workload: String,
     pub servers: Option<Scaled<Vec<String>>>,
     pub points: Option<Scaled<Vec<String>>>,
     pub observe: Option<String>,
-    pub fault: Option<Fault>,
-    pub probe: Option<Probe>,
+    pub fault: Option<FaultTable>,
+    pub probe: Option<ProbeTable>,
     pub repeats: Option<Scaled<u32>>,
     pub seconds: Option<Scaled<f64>>,
     pub warmup: Option<Scaled<f64>>,
@@ -125,7 +125,7 @@ pub struct Measure {
 /// `fault = { kind = "stall", at = "3s", for = "10s" }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fault {
+pub struct FaultTable {
     pub kind: String,
     pub at: Scaled<String>,
     #[serde(rename = "for")]
@@ -137,13 +137,13 @@ pub struct Fault {
 /// `probe = { count = 50, file-size = "8kB", rate = 100 }`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Probe {
+pub struct ProbeTable {
     pub count: u64,
     pub file_size: String,
     pub rate: f64,
 }
 
-/// `[[table]]`
+/// A table of results, `[[table]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Table {
@@ -159,7 +159,7 @@ pub struct Table {
     pub ours: Vec<Spanned<OurRow>>,
 }
 
-/// `[[table.paper]]`
+/// A row as the paper prints it, `[[table.paper]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PaperRow {
@@ -167,7 +167,7 @@ pub struct PaperRow {
     pub cells: Vec<PaperCell>,
 }
 
-/// `[[table.ours]]`
+/// A row of ours, `[[table.ours]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OurRow {
@@ -179,7 +179,7 @@ pub struct OurRow {
     pub absent: Option<String>,
 }
 
-/// `[[figure]]`
+/// A figure, `[[figure]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Figure {
@@ -190,7 +190,7 @@ pub struct Figure {
     pub points: Vec<String>,
 }
 
-/// `[[claim]]`
+/// A claim, `[[claim]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Claim {

@@ -79,8 +79,8 @@ impl Journal {
             begun: Mutex::new(begun),
         };
         journal.settle();
-        let words = (!cleared.is_empty()).then(|| cleared.join(", "));
-        Ok((journal, words))
+        let cleared_text = (!cleared.is_empty()).then(|| cleared.join(", "));
+        Ok((journal, cleared_text))
     }
 
     /// Before a scratch directory is filled.

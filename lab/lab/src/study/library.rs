@@ -56,7 +56,7 @@ pub enum LoadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be read.
         source: std::io::Error,
     },
     /// The file says something wrong.

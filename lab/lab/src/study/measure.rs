@@ -16,7 +16,7 @@ use headway_latency::study::evidence::{DiskUse, Runnable, ServerUse};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::client::{Running, Stopped};
+use super::client::{RunningClient, Stopped};
 use super::spec::{Observer, Point, Probe, Spec};
 use super::workspace::{READY_PATH, Workspace, probe_folder};
 use crate::disk::{DiskStatistics, Order};
@@ -62,7 +62,7 @@ const FILL_RATE_MIN_RPS: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
 pub(super) struct Bench<'a> {
-    pub place: &'a Workspace<'a>,
+    pub workspace: &'a Workspace<'a>,
     pub server: &'a Server,
     pub probes: &'a [Probe],
     pub interrupted: &'a AtomicBool,
@@ -117,17 +117,17 @@ impl Bench<'_> {
     }
 
     fn remove_delays(&self, yes: bool) -> Result<(), Stopped> {
-        let hastened = self.place.remove_delays(yes);
-        hastened.map_err(|error| Stopped::Failed(error.to_string()))
+        let removed = self.workspace.remove_delays(yes);
+        removed.map_err(|error| Stopped::Failed(error.to_string()))
     }
 
     fn read_files(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
-        let mut command = self.place.command(Side::Server, crate::headway());
+        let mut command = self.workspace.command(Side::Server, crate::headway());
         command.args(["fileset", "read", "--quiet"]);
         command.args(["--requests", &requests.to_string()]);
         command.args(["--seed", &spec.fill_seed().to_string()]);
-        command.arg(self.place.root().join("set"));
-        super::client::finish(&mut command, self.interrupted, self.place.journal())
+        command.arg(self.workspace.root().join("set"));
+        super::client::finish(&mut command, self.interrupted, self.workspace.journal())
     }
 
     fn request_files(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
@@ -160,7 +160,7 @@ impl Bench<'_> {
 
     /// Reads of the disk and CPU time so far.
     fn done(&self) -> (u64, f64) {
-        let reads = self.place.disk().map_or(0, |disk| disk.reads);
+        let reads = self.workspace.disk().map_or(0, |disk| disk.reads);
         (reads, self.server.usage().cpu_ms)
     }
 
@@ -219,15 +219,15 @@ impl Bench<'_> {
         watched?;
         others?;
         if !whole(&run) {
-            let words = client.last_error_line();
+            let message = client.last_error_line();
             return Err(Stopped::Failed(format!(
-                "headway load ended with {}: {words}",
+                "headway load ended with {}: {message}",
                 status?
             )));
         }
         self.alive()?;
         keep(directory, &before, &after, self.server.kind().is_ours())?;
-        Ok(thinned(spec, self.place.memory()).into_iter().collect())
+        Ok(thinned(spec, self.workspace.memory()).into_iter().collect())
     }
 
     fn alive(&self) -> Result<(), Stopped> {
@@ -239,9 +239,9 @@ impl Bench<'_> {
         }
     }
 
-    fn start(&self, demand: &Demand) -> Result<Running, Stopped> {
+    fn start(&self, demand: &Demand) -> Result<RunningClient, Stopped> {
         let spec = demand.spec;
-        let mut command = self.place.command(Side::Client, crate::headway());
+        let mut command = self.workspace.command(Side::Client, crate::headway());
         let address = self.server.address();
         command.args([
             "load",
@@ -250,8 +250,8 @@ impl Bench<'_> {
         ]);
         command
             .arg("--fileset")
-            .arg(self.place.manifest(&demand.set));
-        for address in self.place.clients() {
+            .arg(self.workspace.manifest(&demand.set));
+        for address in self.workspace.clients() {
             command.args(["--source", &address.to_string()]);
         }
         match demand.rate {
@@ -288,18 +288,18 @@ impl Bench<'_> {
         if let Some(directory) = &demand.directory {
             command.arg("-o").arg(directory);
         }
-        Running::start(&mut command, "headway load", self.place.journal())
+        RunningClient::start(&mut command, "headway load", self.workspace.journal())
     }
 
     /// Opens the connections that stay silent, and waits until they are there.
-    fn hold_idle(&self, spec: &Spec) -> Result<Option<Running>, Stopped> {
+    fn hold_idle(&self, spec: &Spec) -> Result<Option<RunningClient>, Stopped> {
         let Some(idle) = spec.workload.idle else {
             return Ok(None);
         };
-        let mut command = self.place.command(Side::Client, crate::headway());
+        let mut command = self.workspace.command(Side::Client, crate::headway());
         let address = self.server.address();
         command.args(["load", &format!("http://{address}{READY_PATH}"), "--quiet"]);
-        for address in self.place.clients() {
+        for address in self.workspace.clients() {
             command.args(["--source", &address.to_string()]);
         }
         command.args([
@@ -314,7 +314,7 @@ impl Bench<'_> {
         let longest = 2.0 * (spec.length_s() + IDLE_RETRY_TIMEOUT.as_secs_f64() + 60.0);
         command.args(["--warmup", "0", "-d", &format!("{longest:.0}s")]);
         let name = "headway load (silent connections)";
-        let mut client = Running::start(&mut command, name, self.place.journal())?;
+        let mut client = RunningClient::start(&mut command, name, self.workspace.journal())?;
         let begun = Instant::now();
         loop {
             self.wait(Instant::now() + IDLE_INTERVAL, &mut client)?;
@@ -340,7 +340,7 @@ impl Bench<'_> {
         status["total"]["counters"]["connections_open"].as_u64()
     }
 
-    fn wait(&self, until: Instant, client: &mut Running) -> Result<(), Stopped> {
+    fn wait(&self, until: Instant, client: &mut RunningClient) -> Result<(), Stopped> {
         while Instant::now() < until && client.ended().is_none() {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(Stopped::Interrupted);
@@ -351,12 +351,17 @@ impl Bench<'_> {
     }
 
     fn order(&self, order: Order) -> Result<(), Stopped> {
-        self.place
+        self.workspace
             .order(order)
             .map_err(|error| Stopped::Failed(error.to_string()))
     }
 
-    fn faults(&self, spec: &Spec, begun: Instant, client: &mut Running) -> Result<(), Stopped> {
+    fn faults(
+        &self,
+        spec: &Spec,
+        begun: Instant,
+        client: &mut RunningClient,
+    ) -> Result<(), Stopped> {
         let Some(fault) = spec.fault else {
             return Ok(());
         };
@@ -375,7 +380,7 @@ impl Bench<'_> {
         Ok(CounterReading {
             at: Instant::now(),
             status,
-            disk: self.place.disk(),
+            disk: self.workspace.disk(),
             usage: self.server.usage(),
         })
     }
@@ -384,7 +389,7 @@ impl Bench<'_> {
         Ok(match spec.observe {
             None => RunningObserver::Nothing,
             Some(Observer::Trace) => {
-                let mut command = self.place.command(Side::Client, crate::headway());
+                let mut command = self.workspace.command(Side::Client, crate::headway());
                 command.arg("trace");
                 for pid in self.server.workers() {
                     command.args(["-p", &pid.to_string()]);
@@ -392,8 +397,8 @@ impl Bench<'_> {
                 command.args(["--duration", &format!("{:.0}ms", spec.seconds * 1e3)]);
                 let kept = directory.join("trace");
                 command.arg("--keep").arg(&kept);
-                let journal = self.place.journal();
-                let running = Running::start(&mut command, "headway trace", journal)?;
+                let journal = self.workspace.journal();
+                let running = RunningClient::start(&mut command, "headway trace", journal)?;
                 RunningObserver::Trace(
                     Box::new(running),
                     kept,
@@ -427,7 +432,7 @@ struct CounterReading {
 /// An observer that runs.
 enum RunningObserver {
     Nothing,
-    Trace(Box<Running>, PathBuf, PathBuf, f64),
+    Trace(Box<RunningClient>, PathBuf, PathBuf, f64),
     Runnable(Sampler, PathBuf),
 }
 
@@ -440,9 +445,9 @@ impl RunningObserver {
                 let status = running.finish(interrupted, deadline(seconds))?;
                 let from = kept.join("trace.json");
                 if !status.success() || !from.exists() {
-                    let words = running.last_error_line();
+                    let message = running.last_error_line();
                     return Err(Stopped::Failed(format!(
-                        "headway trace ended with {status}: {words}"
+                        "headway trace ended with {status}: {message}"
                     )));
                 }
                 let moved = fs::rename(&from, &file).and_then(|()| fs::remove_dir_all(&kept));

@@ -12,7 +12,7 @@ use headway_latency::StudyResult;
 use headway_latency::ready::ReadyEvents;
 use headway_latency::run::{Format, Verdict};
 use headway_latency::study::claim::{self, Absent, Measured, Repeats, worse};
-use headway_latency::study::evidence::Evidence;
+use headway_latency::study::evidence::RunEvidence;
 use headway_latency::study::expression::{Expression, Reference, parse_rule};
 use headway_latency::study::quantity::{HEADLINE_QUANTITIES, Quantity};
 use headway_latency::study::result::{
@@ -23,7 +23,7 @@ use headway_load::client::rfc3339;
 use toml::Spanned;
 
 use super::check;
-use super::collect::{Collected, MeasurementCache, NotCollected};
+use super::collect::{CollectedMeasurement, MeasurementCache, NotCollected};
 use super::file;
 use super::resolve::{Measure, Study};
 use super::spec::Spec;
@@ -101,17 +101,17 @@ impl View<'_, '_> {
         }
     }
 
-    fn get(&self, spec: &Spec) -> Result<Rc<Collected>, NotCollected> {
+    fn get(&self, spec: &Spec) -> Result<Rc<CollectedMeasurement>, NotCollected> {
         self.cache.borrow_mut().get(spec)
     }
 
     /// Every measurement that this scale asks for.
     fn specs<'s>(&'s self, measure: &'s Measure) -> impl Iterator<Item = Spec> + 's {
-        let places = measure
+        let pairs = measure
             .servers
             .iter()
             .flat_map(|server| measure.points.iter().map(move |point| (server, point)));
-        places.flat_map(move |(server, point)| {
+        pairs.flat_map(move |(server, point)| {
             (1..=measure.repeats)
                 .filter_map(move |repeat| self.study.spec(measure, server, point, repeat))
         })
@@ -190,7 +190,7 @@ impl View<'_, '_> {
             missing.extend(self.incomplete(measure));
             found.push(EnvironmentResult {
                 name: measure.environment_name.clone(),
-                words: measure.environment.describe(),
+                summary: measure.environment.describe(),
                 missing: missing.into_iter().collect(),
             });
         }
@@ -250,7 +250,7 @@ impl View<'_, '_> {
         let wanted = self.wanted();
         let mut found = Vec::new();
         for measure in &self.study.measures {
-            let asked = self.asked(&measure.name);
+            let quantities = self.quantities(&measure.name);
             let capacity = "capacity".to_owned();
             let capacity = self.study.shows_capacities(measure).then_some(&capacity);
             for server in &measure.servers {
@@ -259,7 +259,7 @@ impl View<'_, '_> {
                         .repeats(measure, server, point)
                         .iter()
                         .map(|spec| {
-                            self.repeat(spec, &asked, wanted.contains(measure.name.as_str()))
+                            self.repeat(spec, &quantities, wanted.contains(measure.name.as_str()))
                         })
                         .collect();
                     found.push(Measurement {
@@ -282,15 +282,15 @@ impl View<'_, '_> {
     }
 
     /// The quantities that tables and claims take of a measure, and the headline ones.
-    fn asked(&self, measure: &str) -> Vec<Quantity> {
-        let mut asked: BTreeSet<Quantity> = HEADLINE_QUANTITIES
+    fn quantities(&self, measure: &str) -> Vec<Quantity> {
+        let mut quantities: BTreeSet<Quantity> = HEADLINE_QUANTITIES
             .iter()
             .filter_map(|name| Quantity::parse(name).ok())
             .collect();
         let mut add = |expression: &Expression| {
             let references = expression.references().into_iter();
             let here = references.filter(|reference| reference.measure == measure);
-            asked.extend(here.map(|reference| reference.quantity.clone()));
+            quantities.extend(here.map(|reference| reference.quantity.clone()));
         };
         for table in self.study.file.table.iter().map(Spanned::get_ref) {
             for row in table.ours.iter().map(Spanned::get_ref) {
@@ -307,10 +307,10 @@ impl View<'_, '_> {
             add(&compared.left);
             add(&compared.right);
         });
-        asked.into_iter().collect()
+        quantities.into_iter().collect()
     }
 
-    fn repeat(&self, spec: &Spec, asked: &[Quantity], drawn: bool) -> Repeat {
+    fn repeat(&self, spec: &Spec, quantities: &[Quantity], drawn: bool) -> Repeat {
         let mut repeat = Repeat {
             repeat: spec.repeat,
             key: spec.key(),
@@ -326,7 +326,7 @@ impl View<'_, '_> {
         let evidence = &collected.evidence;
         repeat.rate_rps = collected.record.rate_rps;
         (repeat.verdict, repeat.reasons) = verdict(evidence);
-        let taken = asked
+        let taken = quantities
             .iter()
             .filter_map(|quantity| Some((quantity.to_string(), quantity.take(evidence).ok()?)));
         repeat.values = taken.collect::<BTreeMap<_, _>>();
@@ -359,7 +359,7 @@ impl View<'_, '_> {
 
     fn rows(&self, table: &file::Table, row: &file::OurRow) -> Vec<OurRow> {
         let found = check::rows(self.study, table, row);
-        let of = |found: check::Row| OurRow {
+        let of = |found: check::ResolvedRow| OurRow {
             row: found.name,
             beside: row.beside.clone(),
             cells: match row.absent {
@@ -454,17 +454,17 @@ impl Measured for View<'_, '_> {
         let Some(measure) = self.study.measure(&reference.measure) else {
             return Vec::new();
         };
-        let words = |text: &str| {
+        let split = |text: &str| {
             text.split('|')
-                .map(|word| word.trim().to_owned())
+                .map(|part| part.trim().to_owned())
                 .collect::<Vec<_>>()
         };
         let servers = self
             .study
-            .expand(&words(&reference.server), &measure.servers_ever);
+            .expand(&split(&reference.server), &measure.servers_ever);
         let mut members = Vec::new();
         for server in servers {
-            for point in words(&reference.point) {
+            for point in split(&reference.point) {
                 let points = match point.as_str() {
                     "*" => measure.points.clone(),
                     _ => vec![point],
@@ -549,13 +549,13 @@ impl Measured for View<'_, '_> {
 /// The text for a measurement that has not been tried; see [`NotCollected::reason`].
 const UNTRIED: &str = "not measured yet";
 
-fn verdict(evidence: &Evidence) -> (Verdict, Vec<String>) {
+fn verdict(evidence: &RunEvidence) -> (Verdict, Vec<String>) {
     let client = evidence.description.client.clone().unwrap_or_default();
     (client.verdict, client.reasons)
 }
 
 /// What figures are drawn from, in few points.
-fn draw(repeat: &mut Repeat, evidence: &Evidence) {
+fn draw(repeat: &mut Repeat, evidence: &RunEvidence) {
     if let Some(rows) = &evidence.rows {
         let analysis = &rows.analysis;
         let cdf = analysis

@@ -16,14 +16,14 @@ use super::spec::{CapacityOf, Environment, Point, ServerChoice, Spec};
 /// What is to be measured.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<EnvironmentGroup>,
     /// Measurements that were asked for more than once.
     shared: usize,
 }
 
 /// Everything in one environment.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct EnvironmentGroup {
     pub environment: Environment,
     pub sessions: Vec<Session>,
 }
@@ -47,17 +47,17 @@ impl Session {
 impl Plan {
     /// Of these studies; `only` leaves servers out whose name in the study it does not contain.
     pub fn new(studies: &[Study], only: &[String]) -> Plan {
-        let mut collected = Collected::default();
+        let mut collected = CollectedSpecs::default();
         for study in studies {
             collected.add(study, only);
         }
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<EnvironmentGroup> = Vec::new();
         for Wanted { spec, .. } in &collected.specs {
             if !groups
                 .iter()
                 .any(|group| group.environment == spec.environment)
             {
-                groups.push(Group {
+                groups.push(EnvironmentGroup {
                     environment: spec.environment.clone(),
                     sessions: Vec::new(),
                 });
@@ -116,13 +116,13 @@ struct Wanted {
 
 /// Specifications in the order of the studies, each once.
 #[derive(Default)]
-struct Collected {
+struct CollectedSpecs {
     specs: Vec<Wanted>,
     keys: BTreeSet<String>,
     shared: usize,
 }
 
-impl Collected {
+impl CollectedSpecs {
     fn add(&mut self, study: &Study, only: &[String]) {
         for measure in &study.measures {
             let wanted = |name: &&String| only.is_empty() || only.contains(name);
@@ -162,10 +162,10 @@ impl Collected {
         }
     }
 
-    fn insert(&mut self, spec: Spec, order: Sequence, asked: bool) {
+    fn insert(&mut self, spec: Spec, order: Sequence, is_requested: bool) {
         match self.keys.insert(spec.key()) {
             true => self.specs.push(Wanted { spec, order }),
-            false => self.shared += usize::from(asked),
+            false => self.shared += usize::from(is_requested),
         }
     }
 }

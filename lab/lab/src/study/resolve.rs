@@ -9,7 +9,7 @@ use super::StudyError;
 use super::file::File;
 use super::scaled::Scale;
 use super::spec::{
-    Environment, Fault, Observer, OtherEnvironment, Point, Probe, ServerChoice, Spec, Workload,
+    Environment, Observer, OtherEnvironment, Point, Probe, ServerChoice, Spec, StudyFault, Workload,
 };
 use entries::Resolver;
 
@@ -50,17 +50,17 @@ pub(super) struct Measure {
     pub environment_name: String,
     pub environment: Environment,
     pub workload: Workload,
-    /// Names.
+    /// Names of the servers.
     pub servers: Vec<String>,
     /// Names at any scale.
     pub servers_ever: Vec<String>,
-    /// As written.
+    /// Points as they are written.
     pub points: Vec<String>,
-    /// As written, of every scale.
+    /// Points of every scale, as they are written.
     pub points_ever: Vec<String>,
     pub observe: Option<Observer>,
     pub order: Sequence,
-    pub fault: Option<Fault>,
+    pub fault: Option<StudyFault>,
     pub probe: Option<Probe>,
     pub repeats: u32,
     pub open: Length,
@@ -93,7 +93,7 @@ pub(super) struct ScaleDefaults {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Length {
     pub seconds: f64,
-    /// Before these.
+    /// Length of the warm-up before the measured part.
     pub warmup_s: f64,
 }
 
@@ -216,7 +216,7 @@ impl Study {
     /// Whether the capacities of a measure's servers are in its results although no point says so:
     /// a caller asks for them.
     pub(super) fn shows_capacities(&self, measure: &Measure) -> bool {
-        measure.has_capacities() && super::check::asks_for_capacity(self, &measure.name)
+        measure.has_capacities() && super::check::needs_capacity(self, &measure.name)
     }
 
     pub(super) fn measure(&self, name: &str) -> Option<&Measure> {
@@ -224,10 +224,10 @@ impl Study {
     }
 
     /// Names of servers, groups resolved among these.
-    pub(super) fn expand(&self, words: &[String], among: &[String]) -> Vec<String> {
+    pub(super) fn expand(&self, patterns: &[String], among: &[String]) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
-        for word in words {
-            let meant = |name: &&String| match word.as_str() {
+        for pattern in patterns {
+            let meant = |name: &&String| match pattern.as_str() {
                 "all" | "*" => true,
                 "peers" => self.is_peer(name),
                 "presets" => self.is_ours(name),
@@ -297,11 +297,11 @@ impl Study {
             environment: measure.environment.clone(),
             workload: measure.workload.clone(),
         };
-        let place = elsewhere.cloned().unwrap_or(own);
+        let loaded = elsewhere.cloned().unwrap_or(own);
         Spec {
             server: server.clone(),
-            environment: place.environment,
-            workload: place.workload,
+            environment: loaded.environment,
+            workload: loaded.workload,
             point: Point::Capacity,
             observe: None,
             fault: None,

@@ -18,10 +18,10 @@ use super::build;
 use super::client::Stopped;
 use super::journal::Journal;
 use super::measure::{Bench, is_closed};
-use super::plan::{Group, Plan, RateRequest, Session, rate};
+use super::plan::{EnvironmentGroup, Plan, RateRequest, Session, rate};
 use super::spec::{Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
-use super::workspace::{PlaceError, READY_PATH, Workspace};
+use super::workspace::{READY_PATH, Workspace, WorkspaceError};
 use crate::error::LabError;
 use crate::servers::{Server, ServerSpec, available};
 
@@ -69,8 +69,8 @@ pub fn run(
     // Now, as long as the program is the one that was started.
     let _ = build::id();
     let (journal, cleared) = Journal::open(store.path()).map_err(RunError::Earlier)?;
-    if let Some(words) = cleared {
-        listener.line(&format!("cleared what a killed run left: {words}"));
+    if let Some(cleared) = cleared {
+        listener.line(&format!("cleared what a killed run left: {cleared}"));
     }
     let done = plan
         .specs()
@@ -120,7 +120,7 @@ impl StudyRun<'_> {
         }
     }
 
-    fn group(&mut self, group: &Group) -> Result<(), RunError> {
+    fn group(&mut self, group: &EnvironmentGroup) -> Result<(), RunError> {
         let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
         let specs = group.sessions.iter().flat_map(|session| &session.specs);
         let pending: Vec<&Spec> = specs.filter(waiting).collect();
@@ -128,27 +128,27 @@ impl StudyRun<'_> {
             return Ok(());
         }
         self.stopped()?;
-        let words = group.environment.describe();
-        self.listener.line(&format!("environment: {words}"));
+        let environment = group.environment.describe();
+        self.listener.line(&format!("environment: {environment}"));
         let probes = probes(&pending);
         let journal = self.journal;
         match Workspace::up(&group.environment, &probes, self.interrupted, journal) {
-            Ok(place) => {
+            Ok(workspace) => {
                 let done = group
                     .sessions
                     .iter()
-                    .try_for_each(|session| self.session(&place, &probes, session));
+                    .try_for_each(|session| self.session(&workspace, &probes, session));
                 // A lab that stays counts more than why the work ended.
-                place
+                workspace
                     .down()
                     .map_err(|error| RunError::Left(error.to_string()))?;
                 done
             }
             // It is in the way of every other environment, and outlives this run.
-            Err(PlaceError::Lab(error @ (LabError::Left { .. } | LabError::HalfMade { .. }))) => {
-                Err(RunError::Left(error.to_string()))
-            }
-            Err(PlaceError::Interrupted) => Err(RunError::Interrupted),
+            Err(WorkspaceError::Lab(
+                error @ (LabError::Left { .. } | LabError::HalfMade { .. }),
+            )) => Err(RunError::Left(error.to_string())),
+            Err(WorkspaceError::Interrupted) => Err(RunError::Interrupted),
             Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(RunError::Interrupted),
             Err(error) => {
                 let why = format!(
@@ -164,7 +164,7 @@ impl StudyRun<'_> {
 
     fn session(
         &mut self,
-        place: &Workspace,
+        workspace: &Workspace,
         probes: &[Probe],
         session: &Session,
     ) -> Result<(), RunError> {
@@ -179,7 +179,7 @@ impl StudyRun<'_> {
         let mut rest = &pending[..];
         while !rest.is_empty() {
             self.stopped()?;
-            let done = self.run_server(place, probes, &session.server, rest)?;
+            let done = self.run_server(workspace, probes, &session.server, rest)?;
             rest = &rest[done..];
         }
         Ok(())
@@ -187,10 +187,10 @@ impl StudyRun<'_> {
 
     /// The rate that a point demands; infinite for the capacity.
     fn demand_rps(&self, spec: &Spec) -> f64 {
-        let asked = rate(spec, &|server| self.capacity(spec, server));
-        asked
+        let request = rate(spec, &|server| self.capacity(spec, server));
+        request
             .ok()
-            .and_then(|asked| asked.rate)
+            .and_then(|request| request.rate)
             .unwrap_or(f64::INFINITY)
     }
 
@@ -200,7 +200,7 @@ impl StudyRun<'_> {
     /// that. Says how many are done.
     fn run_server(
         &mut self,
-        place: &Workspace,
+        workspace: &Workspace,
         probes: &[Probe],
         choice: &ServerChoice,
         pending: &[&Spec],
@@ -211,7 +211,7 @@ impl StudyRun<'_> {
         let queue = pending
             .first()
             .and_then(|spec| spec.environment.listen_queue);
-        let server = match start(place, choice, queue) {
+        let server = match start(workspace, choice, queue) {
             Ok(server) => server,
             Err(why) => {
                 self.stopped()?;
@@ -219,7 +219,7 @@ impl StudyRun<'_> {
             }
         };
         let bench = Bench {
-            place,
+            workspace,
             server: &server,
             probes,
             interrupted: self.interrupted,
@@ -276,7 +276,7 @@ impl StudyRun<'_> {
         self.stopped()?;
         let capacity = |server: &ServerChoice| self.capacity(spec, server);
         let RateRequest { rate, without } = match rate(spec, &capacity) {
-            Ok(asked) => asked,
+            Ok(request) => request,
             Err(why) => {
                 self.failed(spec, None, &why)?;
                 return Ok(Condition::Healthy);
@@ -300,7 +300,7 @@ impl StudyRun<'_> {
                     .extend(passed_over.map(|why| {
                         format!("the rate is a share of what the others can do: {why}")
                     }));
-                let mut line = format!("{}: {}", self.place_of(spec), outcome(&directory));
+                let mut line = format!("{}: {}", self.position_text(spec), outcome(&directory));
                 missing.iter().for_each(|what| line += &format!("; {what}"));
                 if again {
                     self.listener.line(&(line + "; measured again"));
@@ -344,7 +344,7 @@ impl StudyRun<'_> {
 
     fn failed(&mut self, spec: &Spec, version: Option<String>, why: &str) -> Result<(), RunError> {
         self.at += 1;
-        let line = format!("{}: failed: {why}", self.place_of(spec));
+        let line = format!("{}: failed: {why}", self.position_text(spec));
         self.listener.line(&line);
         Ok(self.store.conclude(&Record {
             spec: spec.clone(),
@@ -356,8 +356,8 @@ impl StudyRun<'_> {
         })?)
     }
 
-    fn place_of(&self, spec: &Spec) -> String {
-        let mut words = format!(
+    fn position_text(&self, spec: &Spec) -> String {
+        let mut text = format!(
             "[{}/{}, {:.0} s] {} {}",
             self.at,
             self.of,
@@ -366,15 +366,15 @@ impl StudyRun<'_> {
             spec.point_text()
         );
         if let Some(observer) = spec.observe {
-            let _ = write!(words, " ({observer:?})");
+            let _ = write!(text, " ({observer:?})");
         }
         if spec.fault.is_some() {
-            words += " (fault)";
+            text += " (fault)";
         }
         if spec.repeat > 1 {
-            let _ = write!(words, ", repeat {}", spec.repeat);
+            let _ = write!(text, ", repeat {}", spec.repeat);
         }
-        words.to_lowercase()
+        text.to_lowercase()
     }
 }
 
@@ -441,7 +441,7 @@ pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Res
 /// scale had, the longest count: a mean of both would be the capacity of neither.
 fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f64, String>> {
     let (environment, workload) = match spec.elsewhere() {
-        Some(place) => (&place.environment, &place.workload),
+        Some(elsewhere) => (&elsewhere.environment, &elsewhere.workload),
         None => (&spec.environment, &spec.workload),
     };
     let fits = |record: &Record| {
@@ -457,7 +457,7 @@ fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f
     let of = |record: Record| match record.failed {
         Some(why) => Err(why),
         None => {
-            let run = Run::open(store.place(&record.spec.key()).join("run"));
+            let run = Run::open(store.directory(&record.spec.key()).join("run"));
             let run = run.map_err(|error| error.to_string())?;
             let summary = run.description().summary.clone().unwrap_or_default();
             Ok(summary.rate_rps)
@@ -486,14 +486,14 @@ fn probes(specs: &[&Spec]) -> Vec<Probe> {
 }
 
 fn start(
-    place: &Workspace,
+    workspace: &Workspace,
     choice: &ServerChoice,
     listen_queue: Option<u32>,
 ) -> Result<Server, String> {
-    let words = |error: PlaceError| in_one_line(&error.to_string());
-    place.drop_caches().map_err(words)?;
-    let address = place.address().map_err(words)?;
-    let mut spec = ServerSpec::new(choice.kind, place.root(), address);
+    let one_line = |error: WorkspaceError| in_one_line(&error.to_string());
+    workspace.drop_caches().map_err(one_line)?;
+    let address = workspace.address().map_err(one_line)?;
+    let mut spec = ServerSpec::new(choice.kind, workspace.root(), address);
     spec.probe = Some(READY_PATH.to_owned());
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();
@@ -502,9 +502,9 @@ fn start(
     spec.sizes.workers = choice.workers.unwrap_or(spec.sizes.workers);
     spec.sizes.clients = choice.processes.unwrap_or(spec.sizes.clients);
     spec.sizes.backlog = listen_queue.unwrap_or(spec.sizes.backlog);
-    let prefix = |program: &std::ffi::OsStr| place.command(crate::Side::Server, program);
-    let note = |leader| place.journal().process(leader);
-    Server::start_with_leader(&spec, prefix, place.scratch(), note)
+    let prefix = |program: &std::ffi::OsStr| workspace.command(crate::Side::Server, program);
+    let note = |leader| workspace.journal().process(leader);
+    Server::start_with_leader(&spec, prefix, workspace.scratch(), note)
         .map_err(|error| in_one_line(&error.to_string()))
 }
 

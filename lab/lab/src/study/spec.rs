@@ -75,10 +75,10 @@ pub struct Environment {
     pub listen_queue: Option<u32>,
 }
 
-/// Equal files.
+/// A set of equal files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
-    /// How many.
+    /// Number of files.
     pub count: u64,
     /// The size of each.
     pub file_bytes: u64,
@@ -88,7 +88,7 @@ impl Environment {
     /// Describes the environment in one line.
     pub fn describe(&self) -> String {
         let size = |bytes: u64| headway_latency::format::bytes(bytes as f64);
-        let mut words = vec![match self.files {
+        let mut parts = vec![match self.files {
             Some(files) => {
                 let of_one = size(files.file_bytes);
                 let many = if files.count == 1 { "file" } else { "files" };
@@ -96,32 +96,32 @@ impl Environment {
             }
             None => format!("{} {} set", size(self.set_bytes), self.profile),
         }];
-        words.push(match &self.disk {
+        parts.push(match &self.disk {
             Some(model) => format!("{model} with {}", self.filesystem),
             None => "no modelled disk".to_owned(),
         });
         if let Some(bytes) = self.memory_bytes {
-            words.push(format!("{} memory", size(bytes)));
+            parts.push(format!("{} memory", size(bytes)));
         }
         if let Some(share) = self.cpu {
-            words.push(format!("{share} of a core (emulated by a quota)"));
+            parts.push(format!("{share} of a core (emulated by a quota)"));
         }
-        words.push(match self.link_bits {
+        parts.push(match self.link_bits {
             Some(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", bits as f64 / 1e9),
             Some(bits) => format!("{} Mbit/s", bits as f64 / 1e6),
             None => "loopback".to_owned(),
         });
         if let Some(length) = self.listen_queue {
-            words.push(format!("accept queues of {length}"));
+            parts.push(format!("accept queues of {length}"));
         }
-        words.join(", ")
+        parts.join(", ")
     }
 }
 
-/// How is asked.
+/// The way in which clients send requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
-    /// Of the closed loop.
+    /// Connections of the closed loop.
     pub connections: u64,
     /// Connections beside them that are open and hardly ever ask; absent in descriptions that have
     /// none, whose keys are so as they were.
@@ -138,7 +138,7 @@ pub struct Workload {
     pub bandwidth_bits_per_s: Option<u64>,
 }
 
-/// What is offered.
+/// The load that is offered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {
@@ -193,19 +193,19 @@ pub enum Observer {
 
 /// What the disk does meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct StudyFault {
     /// How much slower; absent: it does not answer at all.
     pub factor: Option<f64>,
     /// After the beginning of the measured part.
     pub at_s: f64,
-    /// How long.
+    /// Length of the fault.
     pub for_s: f64,
 }
 
 /// A second client that asks for files which stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// How many files.
+    /// Number of files.
     pub count: u64,
     /// The size of each file.
     pub file_bytes: u64,
@@ -226,15 +226,15 @@ pub struct Spec {
     pub point: Point,
     /// The observer.
     pub observe: Option<Observer>,
-    /// What the disk does.
-    pub fault: Option<Fault>,
+    /// The fault of the disk during the measured part.
+    pub fault: Option<StudyFault>,
     /// The second client.
     pub probe: Option<Probe>,
     /// Length of the measured part.
     pub seconds: f64,
     /// Recorded before it and left out.
     pub warmup_s: f64,
-    /// From 1.
+    /// Number of the repeat, from 1.
     pub repeat: u32,
 }
 
@@ -401,9 +401,9 @@ mod tests {
             "{}",
             files.describe()
         );
-        let words = spec().environment.describe();
+        let summary = spec().environment.describe();
         let usual = "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s";
-        assert_eq!(words, usual);
+        assert_eq!(summary, usual);
         let short = Environment {
             listen_queue: Some(128),
             ..spec().environment

@@ -28,7 +28,7 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the call failed.
         source: io::Error,
     },
     /// The directory holds something else.
@@ -79,7 +79,7 @@ pub(super) struct Record {
     pub failed: Option<String>,
     /// What was offered; absent for a closed loop.
     pub rate_rps: Option<f64>,
-    /// Of the server.
+    /// Version of the server.
     pub version: Option<String>,
     /// Parts of the environment that were missing.
     #[serde(default)]
@@ -221,13 +221,13 @@ impl Store {
     }
 
     /// The directory of a measurement.
-    pub(super) fn place(&self, key: &str) -> PathBuf {
+    pub(super) fn directory(&self, key: &str) -> PathBuf {
         self.path.join("measurements").join(key)
     }
 
     /// What is known of a measurement; `None` if nothing, or nothing whole.
     pub(super) fn record(&self, key: &str) -> Option<Record> {
-        let text = fs::read_to_string(self.place(key).join(RECORD_FILE)).ok()?;
+        let text = fs::read_to_string(self.directory(key).join(RECORD_FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -250,19 +250,19 @@ impl Store {
 
     /// Empties the place of a measurement for a new try.
     pub(super) fn clear(&self, key: &str) -> Result<PathBuf, StoreError> {
-        let place = self.place(key);
-        if place.exists() {
-            fs::remove_dir_all(&place).map_err(io_at(&place))?;
+        let directory = self.directory(key);
+        if directory.exists() {
+            fs::remove_dir_all(&directory).map_err(io_at(&directory))?;
         }
-        fs::create_dir_all(&place).map_err(io_at(&place))?;
-        Ok(place)
+        fs::create_dir_all(&directory).map_err(io_at(&directory))?;
+        Ok(directory)
     }
 
     /// Records that a measurement has ended.
     pub(super) fn conclude(&self, record: &Record) -> Result<(), StoreError> {
-        let place = self.place(&record.spec.key());
-        fs::create_dir_all(&place).map_err(io_at(&place))?;
-        self.write(&place.join(RECORD_FILE), record)
+        let directory = self.directory(&record.spec.key());
+        fs::create_dir_all(&directory).map_err(io_at(&directory))?;
+        self.write(&directory.join(RECORD_FILE), record)
     }
 
     /// Under another name first, so that a reader finds the old text or the new one.

@@ -20,7 +20,7 @@ pub enum SummaryError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the call failed.
         source: io::Error,
     },
     /// The target holds something.

@@ -26,7 +26,7 @@ pub fn render(result: &StudyResult) -> String {
     sentence(&mut out, "", &result.source);
     sentence(&mut out, "", &result.question);
     for environment in &result.environments {
-        let _ = writeln!(out, "{}: {}", environment.name, environment.words);
+        let _ = writeln!(out, "{}: {}", environment.name, environment.summary);
         for missing in &environment.missing {
             sentence(&mut out, "  ", missing);
         }
@@ -151,8 +151,8 @@ pub fn figure(value: f64, digits: Option<u8>) -> String {
         middle if middle >= 10.0 => format!("{value:.1}"),
         small if small >= 1.0 => format!("{value:.2}"),
         tiny => {
-            let places = (-tiny.log10()).ceil() as usize + 2;
-            format!("{value:.*}", places.min(9))
+            let digits = (-tiny.log10()).ceil() as usize + 2;
+            format!("{value:.*}", digits.min(9))
         }
     }
 }
@@ -306,7 +306,7 @@ mod tests {
             complete: true,
             environments: vec![EnvironmentResult {
                 name: "disk".into(),
-                words: "slow".into(),
+                summary: "slow".into(),
                 ..EnvironmentResult::default()
             }],
             tables: vec![table],

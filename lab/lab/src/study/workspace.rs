@@ -41,7 +41,7 @@ pub(super) struct Workspace<'a> {
 
 /// Why an environment could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PlaceError {
+pub(super) enum WorkspaceError {
     #[error(transparent)]
     Lab(#[from] LabError),
     #[error("{0}")]
@@ -50,11 +50,11 @@ pub(super) enum PlaceError {
     Interrupted,
 }
 
-impl From<Stopped> for PlaceError {
-    fn from(stopped: Stopped) -> PlaceError {
+impl From<Stopped> for WorkspaceError {
+    fn from(stopped: Stopped) -> WorkspaceError {
         match stopped {
-            Stopped::Interrupted => PlaceError::Interrupted,
-            Stopped::Failed(why) => PlaceError::Files(why),
+            Stopped::Interrupted => WorkspaceError::Interrupted,
+            Stopped::Failed(why) => WorkspaceError::Files(why),
         }
     }
 }
@@ -66,17 +66,17 @@ impl<'a> Workspace<'a> {
         probes: &[Probe],
         interrupted: &AtomicBool,
         journal: &'a Journal,
-    ) -> Result<Workspace<'a>, PlaceError> {
+    ) -> Result<Workspace<'a>, WorkspaceError> {
         let noted = |error: std::io::Error| {
-            PlaceError::Files(format!("noting what is begun in the directory: {error}"))
+            WorkspaceError::Files(format!("noting what is begun in the directory: {error}"))
         };
         let scratch = tempfile::Builder::new().prefix(journal::SCRATCH).tempdir();
-        let scratch =
-            scratch.map_err(|error| PlaceError::Files(format!("a scratch directory: {error}")))?;
+        let scratch = scratch
+            .map_err(|error| WorkspaceError::Files(format!("a scratch directory: {error}")))?;
         journal.scratch(scratch.path()).map_err(noted)?;
         // Peers give up root's rights and still have to find their configuration.
         open_to_all(scratch.path())?;
-        let mut place = Workspace {
+        let mut workspace = Workspace {
             journal,
             lab: None,
             root: scratch.path().join("www"),
@@ -85,20 +85,20 @@ impl<'a> Workspace<'a> {
         if environment.lab {
             let spec = lab_spec(environment)?;
             journal.lab(&spec.name).map_err(noted)?;
-            place.lab = Some(Lab::up_cancellable(&spec, interrupted)?);
+            workspace.lab = Some(Lab::up_cancellable(&spec, interrupted)?);
         }
-        let made = place
+        let made = workspace
             .bound_queues(environment)
-            .and_then(|()| place.fill_disk(environment, probes, interrupted));
+            .and_then(|()| workspace.fill_disk(environment, probes, interrupted));
         match made {
             Ok(root) => {
-                place.root = root;
-                Ok(place)
+                workspace.root = root;
+                Ok(workspace)
             }
             Err(error) => {
                 // A lab that stays is in the way of the next environment's, which has the same
                 // name; that counts more.
-                place.down()?;
+                workspace.down()?;
                 Err(error)
             }
         }
@@ -106,7 +106,7 @@ impl<'a> Workspace<'a> {
 
     /// Accept queues are as long as the environment says also for servers that ask for as much as
     /// the kernel allows (h2o): the bound of the server's own name space, where it has one.
-    fn bound_queues(&self, environment: &Environment) -> Result<(), PlaceError> {
+    fn bound_queues(&self, environment: &Environment) -> Result<(), WorkspaceError> {
         let (Some(lab), Some(_), Some(queue)) =
             (&self.lab, environment.link_bits, environment.listen_queue)
         else {
@@ -119,12 +119,12 @@ impl<'a> Workspace<'a> {
             .output();
         match done {
             Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => Err(PlaceError::Files(format!(
+            Ok(output) => Err(WorkspaceError::Files(format!(
                 "{bound}: {}; accept queues are not bounded for servers that ask for all that the kernel allows: make /proc/sys/net writable, or leave \
                  out the environment's listen-queue",
                 String::from_utf8_lossy(&output.stderr).trim()
             ))),
-            Err(error) => Err(PlaceError::Files(format!("{bound}: {error}"))),
+            Err(error) => Err(WorkspaceError::Files(format!("{bound}: {error}"))),
         }
     }
 
@@ -133,8 +133,8 @@ impl<'a> Workspace<'a> {
         environment: &Environment,
         probes: &[Probe],
         interrupted: &AtomicBool,
-    ) -> Result<PathBuf, PlaceError> {
-        let put = |folder: &Path| -> Result<PathBuf, PlaceError> {
+    ) -> Result<PathBuf, WorkspaceError> {
+        let put = |folder: &Path| -> Result<PathBuf, WorkspaceError> {
             let root = folder.join("www");
             self.create_files(&root, environment, probes, interrupted)?;
             Ok(root)
@@ -151,9 +151,9 @@ impl<'a> Workspace<'a> {
         environment: &Environment,
         probes: &[Probe],
         interrupted: &AtomicBool,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), WorkspaceError> {
         let files =
-            |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
+            |error: std::io::Error| WorkspaceError::Files(format!("{}: {error}", root.display()));
         fs::create_dir_all(root).map_err(files)?;
         fs::write(root.join(READY_PATH.trim_start_matches('/')), "ready\n").map_err(files)?;
         match environment.files {
@@ -162,8 +162,8 @@ impl<'a> Workspace<'a> {
             }
             None => {
                 let size = environment.set_bytes.to_string();
-                let words = ["--profile", &environment.profile, "--size", &size];
-                self.create_set(root, "set", &words, interrupted)?;
+                let options = ["--profile", &environment.profile, "--size", &size];
+                self.create_set(root, "set", &options, interrupted)?;
             }
         }
         for (at, probe) in probes.iter().enumerate() {
@@ -180,24 +180,24 @@ impl<'a> Workspace<'a> {
         name: &str,
         (count, file_bytes): (u64, u64),
         interrupted: &AtomicBool,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), WorkspaceError> {
         let (count, size) = (count.to_string(), file_bytes.to_string());
-        let words = ["--file-size", &size, "--count", &count];
-        self.create_set(root, name, &words, interrupted)
+        let options = ["--file-size", &size, "--count", &count];
+        self.create_set(root, name, &options, interrupted)
     }
 
     fn create_set(
         &self,
         root: &Path,
         name: &str,
-        words: &[&str],
+        options: &[&str],
         interrupted: &AtomicBool,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), WorkspaceError> {
         let folder = root.join(name);
         let mut command = self.command(Side::Client, crate::headway());
         command
             .args(["fileset", "create", "--quiet"])
-            .args(words)
+            .args(options)
             .arg(&folder);
         client::finish(&mut command, interrupted, self.journal)?;
         let manifest = self.manifest(name);
@@ -206,7 +206,7 @@ impl<'a> Workspace<'a> {
             fs::copy(folder.join(name), manifest.join(name))
         });
         copied.map(drop).map_err(|error| {
-            PlaceError::Files(format!(
+            WorkspaceError::Files(format!(
                 "copying the manifest of {}: {error}",
                 folder.display()
             ))
@@ -247,7 +247,7 @@ impl<'a> Workspace<'a> {
     }
 
     /// An address that a server may listen on.
-    pub fn address(&self) -> Result<SocketAddr, PlaceError> {
+    pub fn address(&self) -> Result<SocketAddr, WorkspaceError> {
         let ip = self
             .lab
             .as_ref()
@@ -255,20 +255,20 @@ impl<'a> Workspace<'a> {
         // The network of a lab is its own; a port that is free here is free there.
         let free =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        let free = free.map_err(|error| PlaceError::Files(format!("a free port: {error}")))?;
+        let free = free.map_err(|error| WorkspaceError::Files(format!("a free port: {error}")))?;
         Ok(SocketAddr::new(ip, free.port()))
     }
 
     /// Empties the caches, if there is a lab.
-    pub fn drop_caches(&self) -> Result<(), PlaceError> {
+    pub fn drop_caches(&self) -> Result<(), WorkspaceError> {
         Ok(self.lab.as_ref().map_or(Ok(()), Lab::drop_caches)?)
     }
 
     /// Sends an order to the disk, if there is one.
-    pub fn order(&self, order: Order) -> Result<(), PlaceError> {
+    pub fn order(&self, order: Order) -> Result<(), WorkspaceError> {
         match self.lab.as_ref().and_then(Lab::disk) {
             Some(disk) => Ok(disk.order(order).map_err(LabError::from)?),
-            None => Err(PlaceError::Files(
+            None => Err(WorkspaceError::Files(
                 "there is no disk to tell this".to_owned(),
             )),
         }
@@ -276,15 +276,15 @@ impl<'a> Workspace<'a> {
 
     /// While caches are filled nothing is slow: the disk answers at once, and the CPU is a
     /// whole one. Afterwards both are as the environment says.
-    pub fn remove_delays(&self, yes: bool) -> Result<(), PlaceError> {
+    pub fn remove_delays(&self, yes: bool) -> Result<(), WorkspaceError> {
         let Some(lab) = &self.lab else { return Ok(()) };
         lab.lend_cpu(yes)?;
         let order = if yes { Order::Fast } else { Order::Model };
-        let told = lab.disk().map_or(Ok(()), |disk| disk.order(order));
-        Ok(told.map_err(LabError::from)?)
+        let ordered = lab.disk().map_or(Ok(()), |disk| disk.order(order));
+        Ok(ordered.map_err(LabError::from)?)
     }
 
-    /// What the disk counts.
+    /// The counters of the disk.
     pub fn disk(&self) -> Option<DiskStatistics> {
         let disk = self.lab.as_ref().and_then(Lab::disk)?;
         disk.statistics().ok()
@@ -296,7 +296,7 @@ impl<'a> Workspace<'a> {
     }
 
     /// Removes everything.
-    pub fn down(self) -> Result<(), PlaceError> {
+    pub fn down(self) -> Result<(), WorkspaceError> {
         Ok(self.lab.map_or(Ok(()), Lab::down)?)
     }
 }
@@ -306,10 +306,10 @@ pub(super) fn probe_folder(at: usize) -> String {
     format!("hot{at}")
 }
 
-fn open_to_all(path: &Path) -> Result<(), PlaceError> {
+fn open_to_all(path: &Path) -> Result<(), WorkspaceError> {
     let mode = fs::Permissions::from_mode(0o755);
     fs::set_permissions(path, mode)
-        .map_err(|error| PlaceError::Files(format!("{}: {error}", path.display())))
+        .map_err(|error| WorkspaceError::Files(format!("{}: {error}", path.display())))
 }
 
 /// What the files of an environment take on a disk, with what a file system needs for itself.
@@ -323,14 +323,14 @@ fn disk_bytes(environment: &Environment) -> u64 {
     files.saturating_add(files / 8).saturating_add(SPARE_BYTES)
 }
 
-pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
+pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, WorkspaceError> {
     let own = journal::own_process();
     let name = format!("study-{}-{}", own.pid, own.started);
     let (server_cpus, client_cpus) = crate::usual_split();
     let disk = match &environment.disk {
         None => None,
         Some(model) => {
-            let model = model.parse().map_err(PlaceError::Files)?;
+            let model = model.parse().map_err(WorkspaceError::Files)?;
             let room = disk_bytes(environment);
             let mut disk = DiskSpec::new(model, room);
             if environment.filesystem == "xfs" {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Ten seconds with 100 requests per second; ten of every size, latency in milliseconds by
 /// `latency_ms`.
-fn evidence(latency_ms: impl Fn(u64) -> u64) -> Evidence {
+fn evidence(latency_ms: impl Fn(u64) -> u64) -> RunEvidence {
     let mut description = RunDescription::default();
     description.load.measured = Some(Window {
         start_ns: 0,
@@ -33,10 +33,10 @@ fn evidence(latency_ms: impl Fn(u64) -> u64) -> Evidence {
         };
         collector.push(&row);
     }
-    Evidence {
+    RunEvidence {
         description,
         rows: Some(collector.finish()),
-        ..Evidence::default()
+        ..RunEvidence::default()
     }
 }
 
@@ -66,20 +66,20 @@ fn throughput_is_of_the_window_when_responses_end_before_and_after_it() {
             warmup: end_ns < 2_000_000_000,
         });
     }
-    let evidence = Evidence {
+    let evidence = RunEvidence {
         description,
         rows: Some(collector.finish()),
-        ..Evidence::default()
+        ..RunEvidence::default()
     };
     assert_eq!(value("rate_rps", &evidence), 100.0);
     assert_eq!(value("throughput_mbit", &evidence), 0.8);
 }
 
-fn take(text: &str, evidence: &Evidence) -> Result<Value, String> {
+fn take(text: &str, evidence: &RunEvidence) -> Result<Value, String> {
     Quantity::parse(text)?.take(evidence)
 }
 
-fn value(text: &str, evidence: &Evidence) -> f64 {
+fn value(text: &str, evidence: &RunEvidence) -> f64 {
     take(text, evidence).expect(text).value
 }
 
@@ -151,10 +151,10 @@ fn failed_requests_are_counted_by_cause_and_left_out_of_good_times() {
             warmup: false,
         });
     }
-    let evidence = Evidence {
+    let evidence = RunEvidence {
         description,
         rows: Some(collector.finish()),
-        ..Evidence::default()
+        ..RunEvidence::default()
     };
     for (text, expected) in [
         ("outcome_share:timed-out", 0.3),
@@ -181,7 +181,7 @@ fn failed_requests_are_counted_by_cause_and_left_out_of_good_times() {
 #[test]
 fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
     let steady = evidence(|at| at % 10 + 1);
-    let width = |text: &str, of: &Evidence| {
+    let width = |text: &str, of: &RunEvidence| {
         let interval = take(text, of).expect(text).interval.expect("an interval");
         interval.high - interval.low
     };
@@ -193,7 +193,7 @@ fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
 }
 
 /// A run of which the status page, the disk, the processes and the tracer were read.
-fn observed() -> Evidence {
+fn observed() -> RunEvidence {
     let mut evidence = evidence(|_| 1);
     evidence.server = Some(json!({
         "before": {"master": {"network": {"listen_drops": 5}}, "total": {"counters": {"accepted": 10}},
@@ -304,7 +304,7 @@ fn reason_is_given_when_the_loops_were_not_traced() {
         let error = take(text, &evidence).unwrap_err();
         assert!(error.contains(why), "{text}: {error}");
     }
-    assert!(take("mean_ms", &Evidence::default()).is_err());
+    assert!(take("mean_ms", &RunEvidence::default()).is_err());
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(crate) enum Action {
     Help,
     /// Listening for web servers.
     FastCgi(FastCgi),
-    /// Nothing.
+    /// Does nothing.
     Nothing,
 }
 

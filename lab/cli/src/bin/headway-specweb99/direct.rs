@@ -81,8 +81,8 @@ pub(crate) fn serve(server: impl AsFd, directories: &Directories) -> io::Result<
             }
             (Some(request), Some(client)) => (request, Destination::Client(client)),
             _ => {
-                let words = "malformed request message (version 1 expected)";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+                let why = "malformed request message (version 1 expected)";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
         };
         let done = answer(&request, destination, &mut state);
@@ -325,9 +325,9 @@ mod tests {
         output.write_all(&response).expect("two messages");
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         for length in [OUTPUT_BYTES_MAX, 10] {
-            let told = receive_with_descriptors(&server, &mut buffer, 0, Wait::Never);
-            let told = told.expect("a message").expect("at once");
-            assert_eq!(told.length, 6 + length);
+            let message = receive_with_descriptors(&server, &mut buffer, 0, Wait::Never);
+            let message = message.expect("a message").expect("at once");
+            assert_eq!(message.length, 6 + length);
             assert_eq!(buffer[..6], [1, 131, 7, 0, 0, 0]);
         }
         assert_eq!(output.sent_bytes, response.len() as u64);

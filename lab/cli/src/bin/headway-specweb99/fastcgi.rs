@@ -63,8 +63,8 @@ pub(crate) fn listen(address: &str) -> io::Result<OwnedFd> {
         None => match address.parse::<SocketAddr>() {
             Ok(address) => TcpListener::bind(address).map(OwnedFd::from),
             Err(_) => {
-                let words = "an address is unix:/path or 127.0.0.1:9000";
-                Err(io::Error::new(io::ErrorKind::InvalidInput, words))
+                let why = "an address is unix:/path or 127.0.0.1:9000";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
             }
         },
     };
@@ -114,8 +114,8 @@ pub(crate) fn serve(
                 continue;
             }
             Err(error) => {
-                let words = format!("accept: {error}");
-                return Err(io::Error::new(io::Error::from(error).kind(), words));
+                let why = format!("accept: {error}");
+                return Err(io::Error::new(io::Error::from(error).kind(), why));
             }
         };
         let mut state = directories.open();

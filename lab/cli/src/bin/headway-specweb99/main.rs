@@ -119,9 +119,9 @@ fn run_many(
 }
 
 fn unconfigured(code: u8) -> ExitCode {
-    let words =
+    let message =
         format!("headway-specweb99: {ROOT} is not set; set it to the directory of the file set");
-    fail(&words, code)
+    fail(&message, code)
 }
 
 fn exit_code(result: io::Result<()>) -> ExitCode {
@@ -133,12 +133,12 @@ fn exit_code(result: io::Result<()>) -> ExitCode {
     }
 }
 
-fn fail(words: &str, code: u8) -> ExitCode {
-    log(words);
+fn fail(message: &str, code: u8) -> ExitCode {
+    log(message);
     ExitCode::from(code)
 }
 
-fn log(words: &str) {
+fn log(message: &str) {
     // If standard error is closed, nothing can be reported.
-    let _ = writeln!(io::stderr(), "{words}");
+    let _ = writeln!(io::stderr(), "{message}");
 }

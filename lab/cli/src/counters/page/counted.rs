@@ -2,7 +2,7 @@
 //! behind the figures.
 
 use headway_counters::events::{Meaning, table as events};
-use headway_counters::metrics::Unit;
+use headway_counters::metrics::FigureUnit;
 use headway_counters::smt::Configuration;
 use headway_counters::study::Outcome;
 use headway_counters::study::compare::{Cell, table_4_6};
@@ -18,12 +18,12 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
     let value = |cell: &Cell, name: &str| {
         let figure = cell.figures.iter().find(|figure| figure.name == name)?;
         let value = figure.value?;
-        let words = if figure.unit == Unit::Share {
+        let text = if figure.unit == FigureUnit::Share {
             percent(value)
         } else {
             number(value)
         };
-        Some(with_estimate_mark(words, figure.is_estimate()))
+        Some(with_estimate_mark(text, figure.is_estimate()))
     };
     let is_there = |name: &&str| cells.iter().any(|cell| value(cell, name).is_some());
     let names: Vec<&str> = wanted.iter().copied().filter(is_there).collect();
@@ -51,10 +51,10 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
 
 const ESTIMATED: &str = "≈ marks estimates: the counter took turns with others.";
 
-fn with_estimate_mark(words: String, is_estimate: bool) -> String {
+fn with_estimate_mark(text: String, is_estimate: bool) -> String {
     match is_estimate {
-        true => format!("≈ {words}"),
-        false => words,
+        true => format!("≈ {text}"),
+        false => text,
     }
 }
 
@@ -248,11 +248,11 @@ pub(super) fn comparison(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSecti
     let rows = table_4_6(cells, server).into_iter().map(|row| {
         let ours = [0, 1].map(|column| {
             or_none(row.ours[column].map(|value| {
-                let words = match row.is_share {
+                let text = match row.is_share {
                     true => format!("{:.1}", value * 100.0),
                     false => number(value),
                 };
-                with_estimate_mark(words, row.are_estimates[column])
+                with_estimate_mark(text, row.are_estimates[column])
             }))
         });
         let mut cells = vec![row.title.to_owned()];

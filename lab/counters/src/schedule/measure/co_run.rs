@@ -37,12 +37,12 @@ pub(super) struct PairRun<'a> {
     seats: &'a [Slot],
     runs: u32,
     time_limit: Duration,
-    state: Mutex<State>,
+    state: Mutex<CoRunState>,
     /// A thread has left.
     left: Condvar,
 }
 
-struct State {
+struct CoRunState {
     /// Nothing is started any more.
     is_over: bool,
     failure: Option<MeasureError>,
@@ -56,7 +56,7 @@ struct State {
 
 impl<'a> PairRun<'a> {
     pub fn new(seats: &'a [Slot], runs: u32, time_limit: Duration) -> PairRun<'a> {
-        let state = State {
+        let state = CoRunState {
             is_over: false,
             failure: None,
             gone: 0,
@@ -180,7 +180,7 @@ impl<'a> PairRun<'a> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CoRunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,7 +201,7 @@ impl<'a> PairRun<'a> {
     }
 }
 
-impl State {
+impl CoRunState {
     /// Nothing more starts, and what runs is ended; the first failure is the reason.
     fn end(&mut self, failure: Option<MeasureError>) {
         self.is_over = true;

@@ -151,9 +151,9 @@ fn buffer_answers_when_the_drive_has_read_ahead() {
 #[test]
 fn elevator_chooses_the_nearest_request_upwards() {
     let mut device = device(&Model::Ide5400, 5);
-    let places_mib = [50, 10, 70, 30];
-    for (id, place) in (0..).zip(places_mib) {
-        device.arrive(job(id, 0, place << 20, PAGE_BYTES));
+    let offsets_mib = [50, 10, 70, 30];
+    for (id, offset) in (0..).zip(offsets_mib) {
+        device.arrive(job(id, 0, offset << 20, PAGE_BYTES));
     }
     let mut order = Vec::new();
     while let Some(at_ns) = device.ready_ns() {
@@ -203,8 +203,8 @@ fn requests_are_served_in_order_without_an_elevator() {
         ..spindle()
     });
     let mut device = Device::new(&mechanics, 0);
-    for (id, place) in (0..).zip([50, 10, 70]) {
-        device.arrive(job(id, 0, place << 20, PAGE_BYTES));
+    for (id, offset) in (0..).zip([50, 10, 70]) {
+        device.arrive(job(id, 0, offset << 20, PAGE_BYTES));
     }
     let order: Vec<u64> = std::iter::from_fn(|| device.start(device.ready_ns()?, 1.0))
         .map(|started| started.job.id)

@@ -140,10 +140,10 @@ fn own_capacity_is_measured_when_a_table_or_claim_refers_to_it() {
     let claim =
         "[[claim]]\ntext = \"c\"\nsource = \"s\"\nrule = \"rate_rps(m, all, capacity) > 1\"";
     let other = "[[claim]]\ntext = \"c\"\nsource = \"s\"\nrule = \"rate_rps(m, headway, *) > 1\"";
-    for (asks, has) in [(table, true), (claim, true), (other, false)] {
-        let plan = Plan::new(&[study("s", &format!("{measure}\n{asks}"))], &[]);
+    for (reader, has) in [(table, true), (claim, true), (other, false)] {
+        let plan = Plan::new(&[study("s", &format!("{measure}\n{reader}"))], &[]);
         let own = lines(&plan).contains(&"headway capacity 1".to_owned());
-        assert_eq!(own, has, "{asks}");
+        assert_eq!(own, has, "{reader}");
     }
 }
 
@@ -172,7 +172,7 @@ fn rate_is_a_share_of_the_right_capacity_when_others_are_named() {
         let spec = study.spec(measure, server, point, 1).expect("a point");
         rate(&spec, &capacity)
     };
-    let rate = |point: &str, server: &str| of(point, server).map(|asked| asked.rate);
+    let rate = |point: &str, server: &str| of(point, server).map(|request| request.rate);
     assert_eq!(rate("capacity", "headway"), Ok(None));
     assert_eq!(rate("50%", "headway"), Ok(Some(500.0)));
     assert_eq!(rate("50% of nginx", "headway"), Ok(Some(300.0)));

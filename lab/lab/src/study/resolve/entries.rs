@@ -16,7 +16,7 @@ use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
 use crate::study::scaled::{Scale, Scaled};
-use crate::study::spec::{Environment, Fault, Files, Observer, Probe, ServerChoice, Workload};
+use crate::study::spec::{Environment, Files, Observer, Probe, ServerChoice, StudyFault, Workload};
 use crate::study::workspace::lab_spec;
 
 /// The longest that a point or its warm-up may be.
@@ -31,7 +31,7 @@ pub(super) struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    pub fn measure(&self, spanned: &Spanned<file::Measure>) -> Result<Measure, StudyError> {
+    pub fn measure(&self, spanned: &Spanned<file::MeasureTable>) -> Result<Measure, StudyError> {
         let (span, written) = (spanned.span(), spanned.get_ref());
         let lack = |what: &str| {
             self.texts.error(
@@ -78,7 +78,7 @@ impl Resolver<'_> {
 
     fn observer(
         &self,
-        written: &file::Measure,
+        written: &file::MeasureTable,
         span: &Range<usize>,
     ) -> Result<Option<Observer>, StudyError> {
         match written.observe.as_deref() {
@@ -94,7 +94,7 @@ impl Resolver<'_> {
 
     fn sequence(
         &self,
-        written: &file::Measure,
+        written: &file::MeasureTable,
         span: &Range<usize>,
     ) -> Result<Sequence, StudyError> {
         match written.order.as_deref() {
@@ -272,7 +272,7 @@ impl Resolver<'_> {
 
     fn files(
         &self,
-        written: &file::Environment,
+        written: &file::EnvironmentTable,
         wrong: &dyn Fn(String) -> StudyError,
     ) -> Result<Option<Files>, StudyError> {
         let Some(files) = written.files.as_ref().map(|files| files.at(self.scale)) else {
@@ -295,7 +295,7 @@ impl Resolver<'_> {
         name: &str,
         span: &Range<usize>,
         depth: u32,
-    ) -> Result<file::Environment, StudyError> {
+    ) -> Result<file::EnvironmentTable, StudyError> {
         let environments = [&self.file.environment, &self.common.environment];
         let found = environments.iter().find_map(|all| all.get(name));
         let Some(found) = found.filter(|_| depth < 8) else {
@@ -315,7 +315,7 @@ impl Resolver<'_> {
             (None, None) => (base.set, base.files),
             _ => (own.set, own.files),
         };
-        Ok(file::Environment {
+        Ok(file::EnvironmentTable {
             extends: None,
             lab: own.lab.or(base.lab),
             set,
@@ -392,9 +392,9 @@ impl Resolver<'_> {
 
     fn fault(
         &self,
-        measure: &file::Measure,
+        measure: &file::MeasureTable,
         span: &Range<usize>,
-    ) -> Result<Option<Fault>, StudyError> {
+    ) -> Result<Option<StudyFault>, StudyError> {
         let Some(written) = &measure.fault else {
             return Ok(None);
         };
@@ -413,7 +413,7 @@ impl Resolver<'_> {
                 )));
             }
         };
-        Ok(Some(Fault {
+        Ok(Some(StudyFault {
             factor,
             at_s: self.time(Some(&written.at), &wrong)?.unwrap_or(0.0),
             for_s: self.time(Some(&written.length), &wrong)?.unwrap_or(0.0),
@@ -422,7 +422,7 @@ impl Resolver<'_> {
 
     fn probe(
         &self,
-        measure: &file::Measure,
+        measure: &file::MeasureTable,
         span: &Range<usize>,
     ) -> Result<Option<Probe>, StudyError> {
         let Some(written) = &measure.probe else {

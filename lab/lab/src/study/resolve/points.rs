@@ -6,24 +6,24 @@ use crate::study::spec::{CapacityOf, OtherEnvironment, Point};
 
 impl Study {
     /// A point from its words; `None` if they are none.
-    pub(in crate::study) fn point(&self, measure: &Measure, words: &str) -> Option<Point> {
-        if words == "capacity" {
+    pub(in crate::study) fn point(&self, measure: &Measure, text: &str) -> Option<Point> {
+        if text == "capacity" {
             return Some(Point::Capacity);
         }
-        if let Some(rate) = words.strip_suffix("/s") {
+        if let Some(rate) = text.strip_suffix("/s") {
             let rate: f64 = rate.trim().parse().ok()?;
             return (rate > 0.0 && rate.is_finite()).then_some(Point::Rate(rate));
         }
-        let (words, other) = match words.split_once(" in ") {
-            Some((words, name)) => (words, Some(self.measure(name.trim())?)),
-            None => (words, None),
+        let (text, other) = match text.split_once(" in ") {
+            Some((text, name)) => (text, Some(self.measure(name.trim())?)),
+            None => (text, None),
         };
-        let (percent, of) = match words.split_once(" of ") {
+        let (percent, of) = match text.split_once(" of ") {
             Some((percent, name)) => (
                 percent,
                 self.capacity_of(other.unwrap_or(measure), name.trim())?,
             ),
-            None => (words, CapacityOf::Own),
+            None => (text, CapacityOf::Own),
         };
         let percent: f64 = percent.trim().strip_suffix('%')?.trim().parse().ok()?;
         let share = percent / 100.0;

@@ -105,8 +105,8 @@ fn rate_comes_from_another_measure_when_a_point_names_it() {
         .map(|server| server.kind.name())
         .collect();
     assert_eq!(needs, ["h2o"]);
-    let place = spec.elsewhere().expect("another place");
-    assert_eq!(place.environment.set_bytes, 65_000_000);
+    let elsewhere = spec.elsewhere().expect("another place");
+    assert_eq!(elsewhere.environment.set_bytes, 65_000_000);
     assert_eq!(spec.environment.set_bytes, 400_000_000);
 }
 
@@ -275,9 +275,9 @@ fn error_has_the_reason_when_a_value_is_out_of_range() {
     };
     let name = |name: &str| HEAD.replace("inversion", name);
     let clients = "[workload.few]\nconnections = 0\n";
-    let probe = |words: &str| format!("{HEAD}probe = {{ {words} }}\n");
+    let probe = |keys: &str| format!("{HEAD}probe = {{ {keys} }}\n");
     let stall =
-        |words: &str| format!("{HEAD}seconds = 20\nfault = {{ kind = \"stall\", {words} }}\n");
+        |keys: &str| format!("{HEAD}seconds = 20\nfault = {{ kind = \"stall\", {keys} }}\n");
     let cases = [
         (name("../x"), "lower-case letters"),
         (name("studies"), "has a file of this name"),

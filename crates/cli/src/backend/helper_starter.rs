@@ -13,44 +13,44 @@ use std::time::Duration;
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The thread's two ends, until it starts.
-pub struct Spawner {
-    wanted: Receiver<usize>,
-    ask: Sender<usize>,
+pub struct HelperStarter {
+    request: Sender<usize>,
+    requested: Receiver<usize>,
 }
 
-impl Spawner {
+impl HelperStarter {
     /// Nothing is started yet.
-    pub fn new() -> Spawner {
-        let (ask, wanted) = channel();
-        Spawner { wanted, ask }
+    pub fn new() -> HelperStarter {
+        let (request, requested) = channel();
+        HelperStarter { request, requested }
     }
 
     /// What the service calls when it wants helpers.
-    pub fn asker(&self) -> Box<dyn FnMut(usize)> {
-        let ask = self.ask.clone();
+    pub fn requester(&self) -> Box<dyn FnMut(usize)> {
+        let request = self.request.clone();
         Box::new(move |count| {
             // The thread lives as long as the service.
-            let _ = ask.send(count);
+            let _ = request.send(count);
         })
     }
 
-    /// Start the thread.
+    /// Starts the thread.
     pub fn start(self, remote: Remote) -> std::io::Result<()> {
-        let Spawner { wanted, ask } = self;
+        let HelperStarter { request, requested } = self;
         // The service has the other sender, and its end is the thread's.
-        drop(ask);
-        let thread = std::thread::Builder::new().name("spawner".into());
+        drop(request);
+        let thread = std::thread::Builder::new().name("helper starter".into());
         thread
-            .spawn(move || start_helpers(&wanted, &remote))
+            .spawn(move || start_helpers(&requested, &remote))
             .map(drop)
     }
 }
 
-fn start_helpers(wanted: &Receiver<usize>, remote: &Remote) {
+fn start_helpers(requested: &Receiver<usize>, remote: &Remote) {
     let mut children: Vec<Child> = Vec::new();
     let mut is_reported = false;
     loop {
-        match wanted.recv_timeout(REAP_INTERVAL) {
+        match requested.recv_timeout(REAP_INTERVAL) {
             Ok(count) => (0..count).for_each(|_| match helper(remote) {
                 Ok(child) => {
                     children.push(child);
