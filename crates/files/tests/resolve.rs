@@ -1,7 +1,7 @@
 //! What a path resolves to: the loop's way, the helper's way, and both alike.
 
 use crate::common;
-use common::{ROOT, directory, put, roots, told, told_raw};
+use common::{ROOT, as_nobody, directory, put, roots, told, told_raw};
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, LoopResolver, Probe, RawAnswer, Revalidation,
     Roots, resolve_blocking,
@@ -11,7 +11,6 @@ use proptest::prelude::*;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::io::Errno;
-use rustix::process::Uid;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
@@ -378,20 +377,6 @@ fn helper_opens_a_file_when_o_noatime_is_not_permitted() {
         assert_eq!(opened, file(tree.path(), "theirs"));
         let probe = on_loop(roots, |resolver| resolver.resolve_cached(ROOT, b"theirs"));
         assert!(matches!(probe, Probe::WouldBlock), "{probe:?}");
-    });
-}
-
-/// Run as a user without privileges: the system call changes one thread only, and this one is new.
-fn as_nobody(work: impl FnOnce() + Send) {
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            if is_root() {
-                let nobody = Uid::from_raw(65534);
-                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-            }
-            work();
-        });
-        run.join().unwrap();
     });
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! $ cargo run -p headway-latency --example percentiles
 //! 1000 requests; a stall of 100 ms in the middle
-//! from the intended start: p50 400 us, p99 90400 us
+//! from the intended start: p50 400 us, p99 90407 us
 //! from the actual start:   p50 400 us, p99 400 us
 //! ```
 

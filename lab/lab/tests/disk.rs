@@ -14,7 +14,6 @@ use headway_lab::disk::{
     Disk, DiskError, DiskSpec, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
     process_main,
 };
-
 use headway_test_support::skip;
 
 const FILE_BYTES: u64 = 16 << 20;
@@ -213,28 +212,43 @@ fn assert_delays_are_the_models(test: &str, model: Model, reads: u64) {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
+#[test]
+fn disk_model_is_an_error_when_its_numbers_are_impossible() {
+    let folder = tempfile::tempdir().expect("a place for files");
+    for impossible in [
+        DiskSpec::new(Model::Nvme, 4096),
+        spec(Model::Custom(Mechanics::Parallel(Parallel {
+            latency_us: -1.0,
+            variation: 0.0,
+            parallelism: 1,
+            bytes_per_second: 1,
+            overhead_us: 0.0,
+        }))),
+    ] {
+        let error = Disk::start_by(&impossible, folder.path(), program()).expect_err("impossible");
+        assert!(matches!(error, DiskError::Spec(_)), "{error}");
+    }
+}
+
+// Each needs: root; FUSE and loop devices, some also xfs in the kernel: makes a disk
 #[test]
 fn spindle_delays_are_those_of_the_model() {
     let test = "spindle_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, Model::Ide5400, 40);
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn parallel_disk_delays_are_those_of_the_model() {
     let test = "parallel_disk_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, slow_parallel(), 20);
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn network_volume_delays_are_those_of_the_model() {
     let test = "network_volume_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, Model::Network, 60);
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn queue_depth_is_the_number_of_readers_on_a_parallel_disk() {
     let test = "queue_depth_is_the_number_of_readers_on_a_parallel_disk";
@@ -266,7 +280,6 @@ fn queue_depth_is_the_number_of_readers_on_a_parallel_disk() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn pages_are_read_again_after_caches_are_dropped() {
     let test = "pages_are_read_again_after_caches_are_dropped";
@@ -292,7 +305,6 @@ fn pages_are_read_again_after_caches_are_dropped() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk, and xfs in the kernel
 #[test]
 fn pages_are_read_again_after_caches_are_dropped_on_xfs() {
     let test = "pages_are_read_again_after_caches_are_dropped_on_xfs";
@@ -322,7 +334,6 @@ fn pages_are_read_again_after_caches_are_dropped_on_xfs() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn removal_is_complete_when_the_disk_process_below_xfs_was_killed() {
     let test = "removal_is_complete_when_the_disk_process_below_xfs_was_killed";
@@ -336,7 +347,6 @@ fn removal_is_complete_when_the_disk_process_below_xfs_was_killed() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn dropping_caches_fails_and_changes_nothing_when_a_file_is_open() {
     let test = "dropping_caches_fails_and_changes_nothing_when_a_file_is_open";
@@ -357,7 +367,6 @@ fn dropping_caches_fails_and_changes_nothing_when_a_file_is_open() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
     let test = "error_names_the_holder_when_the_disk_is_mounted_in_another_namespace";
@@ -398,7 +407,6 @@ fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn reads_of_a_range_end_with_eio_when_it_fails() {
     let test = "reads_of_a_range_end_with_eio_when_it_fails";
@@ -447,7 +455,6 @@ fn reads_of_a_range_end_with_eio_when_it_fails() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn reads_wait_and_all_complete_when_the_disk_stalls() {
     let test = "reads_wait_and_all_complete_when_the_disk_stalls";
@@ -484,7 +491,6 @@ fn reads_wait_and_all_complete_when_the_disk_stalls() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn disk_order_is_an_error_when_out_of_range() {
     let test = "disk_order_is_an_error_when_out_of_range";
@@ -500,7 +506,6 @@ fn disk_order_is_an_error_when_out_of_range() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn another_process_can_stop_the_disk_by_its_folder() {
     let test = "another_process_can_stop_the_disk_by_its_folder";
@@ -520,7 +525,6 @@ fn another_process_can_stop_the_disk_by_its_folder() {
     fixture.disk = None;
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn removal_is_complete_when_the_disk_process_was_killed() {
     let test = "removal_is_complete_when_the_disk_process_was_killed";
@@ -540,7 +544,6 @@ fn removal_is_complete_when_the_disk_process_was_killed() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn removal_is_complete_when_the_disk_process_does_not_answer() {
     let test = "removal_is_complete_when_the_disk_process_does_not_answer";
@@ -554,7 +557,6 @@ fn removal_is_complete_when_the_disk_process_does_not_answer() {
     fixture.stop();
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
     let test = "error_explains_and_nothing_is_left_when_the_disk_process_fails";
@@ -574,7 +576,6 @@ fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
     assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
 }
 
-/// Needs: root; FUSE and loop devices: makes a disk
 #[test]
 fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
     let test = "error_names_the_holder_and_removal_succeeds_after_it_ends";
@@ -594,24 +595,6 @@ fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
     drop(held);
     Disk::undo(fixture.folder.path()).expect("no process holds it");
     fixture.assert_nothing_is_left();
-}
-
-#[test]
-fn disk_model_is_an_error_when_its_numbers_are_impossible() {
-    let folder = tempfile::tempdir().expect("a place for files");
-    for impossible in [
-        DiskSpec::new(Model::Nvme, 4096),
-        spec(Model::Custom(Mechanics::Parallel(Parallel {
-            latency_us: -1.0,
-            variation: 0.0,
-            parallelism: 1,
-            bytes_per_second: 1,
-            overhead_us: 0.0,
-        }))),
-    ] {
-        let error = Disk::start_by(&impossible, folder.path(), program()).expect_err("impossible");
-        assert!(matches!(error, DiskError::Spec(_)), "{error}");
-    }
 }
 
 fn signal(pid: u32, signal: rustix::process::Signal) {

@@ -205,3 +205,17 @@ pub fn resolved_with(want: OpenMode, roots: &Rc<Roots>, path: &[u8]) -> Outcome 
         .unwrap();
     served.until_done(1).pop().unwrap().outcome
 }
+
+/// Run as a user without privileges: the system call changes one thread only, and this one is new.
+pub fn as_nobody(work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            if headway_test_support::is_root() {
+                let nobody = rustix::process::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            work();
+        });
+        run.join().unwrap();
+    });
+}

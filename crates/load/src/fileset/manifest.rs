@@ -236,7 +236,7 @@ impl Manifest {
     }
 
     /// The path a client asks for. Panics when there is no such file, like the next ones.
-    pub(crate) fn path(&self, file: FileIndex) -> &str {
+    pub fn path(&self, file: FileIndex) -> &str {
         let file = file as usize;
         let start = file
             .checked_sub(1)
