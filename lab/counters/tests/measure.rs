@@ -69,7 +69,9 @@ fn every_program_runs_on_both_cpus_alone_and_on_its_own_in_a_pair() {
         "{messages:?}"
     );
     assert!(
-        messages.iter().any(|line| line.contains("give it more work")),
+        messages
+            .iter()
+            .any(|line| line.contains("give it more work")),
         "{messages:?}"
     );
     let on = |file: &str, cpu: usize| {
