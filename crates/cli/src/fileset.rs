@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use headway_load::fileset::{
-    self, Amount, Manifest, PAGE_BYTES, Popularity, Profile, Seen, Shape, ShapeError, Verified,
+    self, Amount, FilePopularity, Manifest, PAGE_BYTES, Profile, Seen, Shape, ShapeError, Verified,
 };
 use serde_json::json;
 
@@ -433,7 +433,7 @@ impl Show {
 
     fn run(&self) -> Result<(), Failure> {
         let manifest = Manifest::load(&self.directory)?;
-        let popularity = Popularity::new(&manifest);
+        let popularity = FilePopularity::new(&manifest);
         let mut out = output::stdout();
         if self.json {
             writeln!(out, "{:#}", self.json(&manifest, &popularity))?;
@@ -470,7 +470,7 @@ impl Show {
         Ok(())
     }
 
-    fn json(&self, manifest: &Manifest, popularity: &Popularity) -> serde_json::Value {
+    fn json(&self, manifest: &Manifest, popularity: &FilePopularity) -> serde_json::Value {
         let top: Vec<_> = Self::SHARES
             .iter()
             .map(|&share| {

@@ -44,7 +44,7 @@ impl CachedContents for () {
     }
 }
 
-/// How much to remember.
+/// Limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct FileCacheLimits {
     /// Limit of entries.
@@ -107,7 +107,7 @@ impl<T: CachedContents> Entry<T> {
 }
 
 #[derive(PartialEq, Eq, Hash, Debug)]
-struct Key {
+struct PathKey {
     root: RootId,
     path: Box<[u8]>,
 }
@@ -120,7 +120,7 @@ struct CacheSlot<T> {
 }
 
 /// The least recently used is in front.
-type Map<T> = LinkedHashMap<Key, CacheSlot<T>, RandomState>;
+type Map<T> = LinkedHashMap<PathKey, CacheSlot<T>, RandomState>;
 
 /// The cache.
 ///
@@ -169,11 +169,11 @@ impl<T: CachedContents> FileCache<T> {
         self.uses += 1;
         let hash = hash(self.open.hasher(), root, path);
         for map in [&mut self.open, &mut self.rest] {
-            if let RawEntryMut::Occupied(mut place) = find(map, hash, root, path) {
-                place.to_back();
-                let place = place.into_mut();
-                place.used = self.uses;
-                return Some(&place.entry);
+            if let RawEntryMut::Occupied(mut slot) = find(map, hash, root, path) {
+                slot.to_back();
+                let slot = slot.into_mut();
+                slot.used = self.uses;
+                return Some(&slot.entry);
             }
         }
         None
@@ -200,19 +200,19 @@ impl<T: CachedContents> FileCache<T> {
             prepared: T::default(),
         });
         if store {
-            let key = Key {
+            let key = PathKey {
                 root,
                 path: path.into(),
             };
             self.uses += 1;
-            let place = CacheSlot {
+            let slot = CacheSlot {
                 entry: Rc::clone(&entry),
                 used: self.uses,
             };
             self.descriptors += descriptors;
             match descriptors {
-                0 => self.rest.insert(key, place),
-                _ => self.open.insert(key, place),
+                0 => self.rest.insert(key, slot),
+                _ => self.open.insert(key, slot),
             };
         } else {
             self.not_stored += 1;
@@ -224,8 +224,8 @@ impl<T: CachedContents> FileCache<T> {
     pub fn remove(&mut self, root: RootId, path: &[u8]) -> Option<Rc<Entry<T>>> {
         let hash = hash(self.open.hasher(), root, path);
         for map in [&mut self.open, &mut self.rest] {
-            if let RawEntryMut::Occupied(place) = find(map, hash, root, path) {
-                let removed = place.remove().entry;
+            if let RawEntryMut::Occupied(slot) = find(map, hash, root, path) {
+                let removed = slot.remove().entry;
                 self.descriptors -= removed.answer.descriptors();
                 return Some(removed);
             }
@@ -307,12 +307,12 @@ impl<T: CachedContents> FileCache<T> {
         if is_in_use(&oldest.1.entry) {
             return self.skip_in_use(Which::Open, skips);
         }
-        let Some((key, place)) = self.open.pop_front() else {
+        let Some((key, slot)) = self.open.pop_front() else {
             return false;
         };
-        let before = place.entry.answer.descriptors();
-        place.entry.close();
-        let left = place.entry.answer.descriptors();
+        let before = slot.entry.answer.descriptors();
+        slot.entry.close();
+        let left = slot.entry.answer.descriptors();
         if left == before {
             self.descriptors -= before;
             self.evictions += 1;
@@ -321,8 +321,8 @@ impl<T: CachedContents> FileCache<T> {
         self.descriptors -= before - left;
         self.closed += (before - left) as u64;
         match left {
-            0 => self.rest.insert(key, place),
-            _ => self.open.insert(key, place),
+            0 => self.rest.insert(key, slot),
+            _ => self.open.insert(key, slot),
         };
         true
     }
@@ -330,7 +330,7 @@ impl<T: CachedContents> FileCache<T> {
     /// Evict the least recently used entry, or pass it over because it is in use. `false`: there is
     /// none, or too many have been passed over.
     fn evict(&mut self, skips: &mut usize) -> bool {
-        let used = |map: &Map<T>| map.front().map(|(_, place)| place.used);
+        let used = |map: &Map<T>| map.front().map(|(_, slot)| slot.used);
         let which = match (used(&self.open), used(&self.rest)) {
             (None, None) => return false,
             (Some(open), Some(rest)) if open < rest => Which::Open,
@@ -343,8 +343,8 @@ impl<T: CachedContents> FileCache<T> {
         if is_in_use(&oldest.entry) {
             return self.skip_in_use(which, skips);
         }
-        if let Some((_, place)) = self.map(which).pop_front() {
-            self.descriptors -= place.entry.answer.descriptors();
+        if let Some((_, slot)) = self.map(which).pop_front() {
+            self.descriptors -= slot.entry.answer.descriptors();
             self.evictions += 1;
         }
         true
@@ -382,7 +382,7 @@ fn find<'m, T>(
     hash: u64,
     root: RootId,
     path: &[u8],
-) -> RawEntryMut<'m, Key, CacheSlot<T>, RandomState> {
+) -> RawEntryMut<'m, PathKey, CacheSlot<T>, RandomState> {
     map.raw_entry_mut()
         .from_hash(hash, |known| is(known, root, path))
 }
@@ -395,11 +395,11 @@ fn is_in_use<T>(entry: &Rc<Entry<T>>) -> bool {
         }
 }
 
-fn is(key: &Key, root: RootId, path: &[u8]) -> bool {
+fn is(key: &PathKey, root: RootId, path: &[u8]) -> bool {
     key.root == root && *key.path == *path
 }
 
-/// The hash of a `Key` (as its derived `Hash`), without creating a `Key`.
+/// The hash of a `PathKey` (as its derived `Hash`), without creating one.
 fn hash(builder: &RandomState, root: RootId, path: &[u8]) -> u64 {
     let mut hasher = builder.build_hasher();
     root.hash(&mut hasher);

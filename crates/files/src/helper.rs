@@ -126,7 +126,7 @@ struct Helper<'t> {
     socket: OwnedFd,
     tasks: Tasks<'t>,
     roots: Roots,
-    /// As announced by Hello.
+    /// Number of roots that Hello announced.
     roots_expected: Option<u32>,
     /// Files to be closed when released.
     to_close: Vec<OwnedFd>,
@@ -524,13 +524,13 @@ fn detach_descriptors(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFi
             let metas = siblings
                 .each_ref()
                 .map(|file| file.as_ref().map(|file| file.meta));
-            let told = RawAnswer::File {
+            let message = RawAnswer::File {
                 file: file.meta,
                 index,
                 siblings: metas,
             };
             let files = std::iter::once(file).chain(siblings.into_iter().flatten());
-            (told, files.collect())
+            (message, files.collect())
         }
         RawAnswer::Redirect => (RawAnswer::Redirect, Vec::new()),
         RawAnswer::Directory => (RawAnswer::Directory, Vec::new()),

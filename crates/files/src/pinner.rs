@@ -209,7 +209,7 @@ impl CandidateSource for Receiver<Candidate> {
 /// The pinned files, owned by the thread or process that pins.
 struct PinnedFiles {
     limits: PinLimits,
-    /// By device and inode.
+    /// The pinned files by device and inode.
     files: LimitedCache<(u64, u64), Mapping>,
     statistics: Arc<SharedStatistics>,
 }

@@ -35,7 +35,7 @@ use crate::protocol::{OpenMode, REPLY_BYTES_MAX, Reply, Request, decode_reply, e
 use crate::residency::PREFETCH_BYTES;
 use crate::root::Roots;
 use headway_os::fd_passing::ReceiveError;
-use jobs::{Job, Jobs, Key};
+use jobs::{Job, JobKey, Jobs};
 use outcome::{Arrived, Broken, failed};
 use ring::{Finished, Ring};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -141,7 +141,7 @@ pub struct Pool {
     finished: Vec<Finished>,
     /// The most recently used last: work goes there first, so that surplus helpers stay idle.
     slots: Vec<Slot>,
-    /// Where answers are received.
+    /// Buffer in which answers are received.
     buffer: Vec<u8>,
     next_slot: u32,
     /// Numbers of jobs that are like no other.
@@ -336,7 +336,7 @@ impl Pool {
 
     fn start(&mut self, position: usize) {
         let ring = self.ring.is_some();
-        let of_helpers = |key: &Key| !ring || !Ring::takes(key);
+        let of_helpers = |key: &JobKey| !ring || !Ring::takes(key);
         let Some((id, job)) = self.jobs.start_where(of_helpers) else {
             return;
         };
@@ -346,7 +346,9 @@ impl Pool {
         let files: Vec<_> = piece
             .chain(job.file.iter().map(|file| file.as_fd()))
             .collect();
-        self.statistics.queue_us.record(micros(job.asked.elapsed()));
+        self.statistics
+            .queue_us
+            .record(micros(job.submitted.elapsed()));
         self.slots[position].send(&bytes, &files, id);
         let last = self.slots.remove(position);
         self.slots.push(last);
@@ -445,7 +447,7 @@ impl Pool {
         let work = slot.work();
         slot.die();
         self.statistics.deaths += 1;
-        let (id, told) = match work {
+        let (id, was_sent) = match work {
             Some((Work::Job(id), _)) => (id, true),
             Some((Work::Unsent(id), _)) => (id, false),
             _ => return,
@@ -454,7 +456,7 @@ impl Pool {
             return;
         };
         // It is unknown whether a custom job was done, unless it was not sent.
-        if !(once && told) && self.jobs.requeue_front(id) <= RETRIES_MAX {
+        if !(once && was_sent) && self.jobs.requeue_front(id) <= RETRIES_MAX {
             self.statistics.retried += 1;
         } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
             self.statistics.given_up += 1;
@@ -480,42 +482,42 @@ impl Pool {
     }
 }
 
-fn request(job: u64, key: &Key) -> Request<'_> {
+fn request(job: u64, key: &JobKey) -> Request<'_> {
     match key {
-        Key::Resolve(root, path, want) => Request::Resolve {
+        JobKey::Resolve(root, path, want) => Request::Resolve {
             job,
             root: *root,
             want: *want,
             path,
         },
-        Key::List(root, path) => Request::List {
+        JobKey::List(root, path) => Request::List {
             job,
             root: *root,
             path,
         },
-        Key::ReadIn(piece) => Request::ReadIn {
+        JobKey::ReadIn(piece) => Request::ReadIn {
             job,
             offset: piece.offset,
             length: piece.length,
         },
-        Key::Read(piece) => Request::Read {
+        JobKey::Read(piece) => Request::Read {
             job,
             offset: piece.offset,
             length: piece.length,
         },
-        Key::Fetch(piece) => Request::Fetch {
+        JobKey::Fetch(piece) => Request::Fetch {
             job,
             // At most FETCH_BYTES_MAX.
             length: piece.length as u32,
         },
-        Key::Spool {
+        JobKey::Spool {
             offset, directory, ..
         } => Request::Spool {
             job,
             offset: *offset,
             directory,
         },
-        Key::Custom { payload, .. } => Request::Custom { job, payload },
+        JobKey::Custom { payload, .. } => Request::Custom { job, payload },
     }
 }
 

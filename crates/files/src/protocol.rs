@@ -65,7 +65,7 @@ pub enum OpenMode {
     OpenAndRead,
 }
 
-/// From worker to helper.
+/// A message from a worker to a helper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request<'a> {
     /// The first message.
@@ -101,7 +101,7 @@ pub enum Request<'a> {
     ReadIn {
         /// The worker's number for this job.
         job: u64,
-        /// From here.
+        /// Offset of the first byte.
         offset: u64,
         /// The number of bytes.
         length: u64,
@@ -120,7 +120,7 @@ pub enum Request<'a> {
     Read {
         /// The worker's number for this job.
         job: u64,
-        /// From here.
+        /// Offset of the first byte.
         offset: u64,
         /// The number of bytes.
         length: u64,
@@ -147,7 +147,7 @@ pub enum Request<'a> {
     Spool {
         /// The worker's number for this job.
         job: u64,
-        /// Where the piece goes.
+        /// Offset of the piece in the temporary file.
         offset: u64,
         /// Where a new file is made: absolute.
         directory: &'a [u8],
@@ -170,12 +170,12 @@ pub enum CustomResult<F> {
     File(F),
 }
 
-/// From helper to worker.
+/// A message from a helper to a worker.
 #[derive(Debug, PartialEq, Eq)]
 // There is one at a time, and it is consumed at once; a box would be an allocation.
 #[allow(clippy::large_enum_variant)]
 pub enum Reply {
-    /// To Resolve.
+    /// Answer to Resolve.
     Resolved {
         /// The job answered.
         job: u64,
@@ -185,45 +185,45 @@ pub enum Reply {
         /// become shorter.
         content: Option<Rc<[u8]>>,
     },
-    /// To ReadIn.
+    /// Answer to ReadIn.
     ReadIn {
         /// The job answered.
         job: u64,
         /// 0, or why the disk did not deliver.
         errno: u32,
     },
-    /// To List.
+    /// Answer to List.
     Listed {
         /// The job answered.
         job: u64,
         /// The attached page; `None` if it equals the page of the request; or why there is none.
         answer: Result<Option<Meta>, Failure>,
     },
-    /// To Read.
+    /// Answer to Read.
     Read {
         /// The job answered.
         job: u64,
         /// The attached contents, or an errno other than 0.
         content: Result<Meta, u32>,
     },
-    /// To Fetch.
+    /// Answer to Fetch.
     Fetched {
         /// The job answered.
         job: u64,
         /// The contents, shorter than requested if the file ends earlier; or an errno other than 0.
         content: Result<Rc<[u8]>, u32>,
     },
-    /// To Release.
+    /// Answer to Release.
     Closed {
         /// The job answered.
         job: u64,
     },
-    /// To Resolve with [`OpenMode::WarmOnly`].
+    /// Answer to Resolve with [`OpenMode::WarmOnly`].
     Touched {
         /// The job answered.
         job: u64,
     },
-    /// To Spool.
+    /// Answer to Spool.
     Spooled {
         /// The job answered.
         job: u64,
@@ -232,7 +232,7 @@ pub enum Reply {
         /// 0, or why the write failed.
         errno: u32,
     },
-    /// To CustomJob.
+    /// Answer to Custom.
     Custom {
         /// The job answered.
         job: u64,

@@ -344,19 +344,19 @@ mod tests {
             dotfiles: false,
         });
         let deferred = DeferredCloses::new();
-        let ask = |roots, path: &[u8]| {
+        let resolve = |roots, path: &[u8]| {
             let deferred = &deferred;
             LoopResolver { roots, deferred }.resolve_cached(RootId(0), path)
         };
-        assert!(matches!(ask(&unknown, b"a"), Probe::WouldBlock));
+        assert!(matches!(resolve(&unknown, b"a"), Probe::WouldBlock));
         // What needs no opening is answered all the same.
-        let probe = ask(&unknown, b"");
+        let probe = resolve(&unknown, b"");
         assert!(
             matches!(probe, Probe::Answered(Answer::Directory)),
             "{probe:?}"
         );
         assert!(matches!(
-            ask(&roots, b"a"),
+            resolve(&roots, b"a"),
             Probe::Answered(Answer::File(_))
         ));
     }

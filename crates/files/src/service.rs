@@ -30,7 +30,7 @@ use crate::file_cache::FileCacheLimits;
 use crate::pinner::{PinLimits, Pinner};
 use crate::pool::{Done, HelperSlot, PoolLimits, SlotState};
 use crate::root::RootError;
-use clients::{Clients, State};
+use clients::{ClientState, Clients};
 use finder::{Finder, Progress};
 use headway_event::{Clock, Events, Interest, Mechanism, Ready, Token};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors};
@@ -43,7 +43,7 @@ use rustix::net::{SocketFlags, accept_with};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
-use wire::{Answered, ParsedRequest, REQUEST_BYTES_MAX, Reply, decode_request};
+use wire::{Answered, ClientReply, ParsedRequest, REQUEST_BYTES_MAX, decode_request};
 
 const LISTENER: u8 = 1;
 const CLIENT: u8 = 2;
@@ -79,7 +79,7 @@ pub struct ServiceConfig {
     pub pin: PinLimits,
     /// An answer is compared with the directory again when it is older.
     pub revalidate: Duration,
-    /// How much to remember.
+    /// Limits of the file cache.
     pub file_cache: FileCacheLimits,
     /// The helpers.
     pub helpers: PoolLimits,
@@ -300,7 +300,8 @@ impl Service {
         if event.hangup {
             return self.close(token);
         }
-        if event.writable && self.clients.flush(token, self.now_ms, &mut self.events) == State::Gone
+        if event.writable
+            && self.clients.flush(token, self.now_ms, &mut self.events) == ClientState::Gone
         {
             return self.close(token);
         }
@@ -313,7 +314,7 @@ impl Service {
                 }
             }
         }
-        if self.clients.heed(token, &mut self.events) == State::Gone {
+        if self.clients.heed(token, &mut self.events) == ClientState::Gone {
             self.close(token);
         }
     }
@@ -354,7 +355,7 @@ impl Service {
                     Progress::Answered(reply) => self.answer(token, reply),
                     Progress::Pending(id) => {
                         if let Some(client) = self.clients.get(token) {
-                            client.asks.push(id);
+                            client.requests.push(id);
                         }
                         Ok(())
                     }
@@ -363,7 +364,7 @@ impl Service {
             Ok(ParsedRequest::OtherVersion { number }) => {
                 self.statistics.other_version += 1;
                 let answered = Answered::Version;
-                let reply = Reply { number, answered };
+                let reply = ClientReply { number, answered };
                 let _ = self.answer(token, reply);
                 Err(Close)
             }
@@ -374,7 +375,7 @@ impl Service {
         }
     }
 
-    fn answer(&mut self, token: Token, reply: Reply) -> Result<(), Close> {
+    fn answer(&mut self, token: Token, reply: ClientReply) -> Result<(), Close> {
         match reply.answered {
             Answered::Elsewhere => self.statistics.elsewhere += 1,
             Answered::Busy => self.statistics.busy += 1,
@@ -385,14 +386,14 @@ impl Service {
             .clients
             .answer(token, reply, self.now_ms, &mut self.events)
         {
-            State::Alive => Ok(()),
-            State::Gone => Err(Close),
+            ClientState::Alive => Ok(()),
+            ClientState::Gone => Err(Close),
         }
     }
 
     fn close(&mut self, token: Token) {
         if let Some(client) = self.clients.remove(token, &mut self.events) {
-            for id in &client.asks {
+            for id in &client.requests {
                 self.finder.leave(*id);
             }
         }
@@ -416,7 +417,7 @@ impl Service {
         }
         for (token, id, reply) in out {
             if let Some(client) = self.clients.get(token) {
-                client.asks.retain(|asked| *asked != id);
+                client.requests.retain(|request| *request != id);
             }
             if self.answer(token, reply).is_err() {
                 self.close(token);

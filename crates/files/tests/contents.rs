@@ -1,7 +1,7 @@
 //! What small files hold, in helpers' answers.
 
 use crate::common;
-use common::{ROOT, Served, directory, limits, open, put, resolved_with, roots, told};
+use common::{ROOT, Served, answer_text, directory, limits, open, put, resolved_with, roots};
 use headway_files::protocol::OpenMode;
 use headway_files::{Failure, OpenFile, Outcome, PoolLimits, Waiter};
 use headway_os::fd_passing::pair;
@@ -28,7 +28,11 @@ fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted(
         Outcome::LookedUp {
             answer, content, ..
         } => {
-            assert_eq!(told(&answer).starts_with("file"), name != "none", "{name}");
+            assert_eq!(
+                answer_text(&answer).starts_with("file"),
+                name != "none",
+                "{name}"
+            );
             content
         }
         other => panic!("{other:?}"),

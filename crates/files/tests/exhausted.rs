@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ROOT, Served, directory, put, roots, told, told_raw};
+use common::{ROOT, Served, answer_text, directory, put, raw_answer_text, roots};
 use headway_files::{DeferredCloses, LoopResolver, Outcome, Probe, Waiter, resolve_blocking};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
@@ -35,7 +35,10 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     while let Ok(file) = File::open("/proc/self/exe") {
         held.push(file);
     }
-    assert_eq!(told_raw(&resolve_blocking(&roots, ROOT, b"a")), "Exhausted");
+    assert_eq!(
+        raw_answer_text(&resolve_blocking(&roots, ROOT, b"a")),
+        "Exhausted"
+    );
     let resolver = LoopResolver {
         roots: &roots,
         deferred: &DeferredCloses::new(),
@@ -43,7 +46,7 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     let Probe::Answered(answer) = resolver.resolve_cached(ROOT, b"a") else {
         panic!("EMFILE is an answer")
     };
-    assert_eq!(told(&answer), "Exhausted");
+    assert_eq!(answer_text(&answer), "Exhausted");
     assert!(!answer.cacheable());
     // With a descriptor free the helper may open the file, and close it before its copy for us
     // needs room, or after. Whichever comes first, it is a shortage or the file.
@@ -57,10 +60,10 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
         let Outcome::LookedUp { answer, .. } = &done[0].outcome else {
             panic!("{done:?}")
         };
-        let told = told(answer);
+        let text = answer_text(answer);
         assert!(
-            told == "Exhausted" || (free > 0 && told.starts_with("file")),
-            "{free}: {told}"
+            text == "Exhausted" || (free > 0 && text.starts_with("file")),
+            "{free}: {text}"
         );
     }
     drop(held);

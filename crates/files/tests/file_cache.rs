@@ -246,7 +246,7 @@ fn resource_shortage_is_not_cached() {
     let mut names = names(9, 9);
     for failure in [Failure::Exhausted, Failure::Io, Failure::Overloaded] {
         let entry = names.insert(ROOT, b"a", Answer::Failed(failure), 0);
-        assert!(matches!(entry.answer, Answer::Failed(told) if told == failure));
+        assert!(matches!(entry.answer, Answer::Failed(found) if found == failure));
         assert!(!has(&mut names, b"a"));
     }
     for failure in [

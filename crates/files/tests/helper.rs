@@ -1,7 +1,7 @@
 //! A pool and a real helper, end to end over a socket pair.
 
 use crate::common;
-use common::{ROOT, Served, directory, open, put, resolved_with, roots, roots_with, told};
+use common::{ROOT, Served, answer_text, directory, open, put, resolved_with, roots, roots_with};
 use headway_files::protocol::{CustomResult, OpenMode};
 use headway_files::{
     Answer, CustomJob, DeferredCloses, Done, Failure, LoopResolver, OpenFile, Outcome, RawAnswer,
@@ -64,12 +64,15 @@ fn loop_resolves_the_same_after_a_helper_warmed_the_name() {
         roots: &roots,
         deferred: &DeferredCloses::new(),
     };
-    for (name, told_of) in [("d/", "file"), ("d", "redirect"), ("none", "NotFound")] {
+    for (name, start) in [("d/", "file"), ("d", "redirect"), ("none", "NotFound")] {
         match resolved_with(OpenMode::WarmOnly, &roots, name.as_bytes()) {
             Outcome::Touched { root, path } => {
                 assert_eq!((root, &*path), (ROOT, name.as_bytes()));
                 let answer = resolver.resolve_on_loop(root, &path);
-                assert!(told(&answer).starts_with(told_of), "{name}: {answer:?}");
+                assert!(
+                    answer_text(&answer).starts_with(start),
+                    "{name}: {answer:?}"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -102,7 +105,7 @@ fn file_is_not_read_when_only_its_descriptor_is_requested() {
         let Outcome::LookedUp { answer, .. } = resolved_with(want, &roots, b"a") else {
             panic!("{want:?}")
         };
-        assert!(told(&answer).starts_with("file"), "{want:?}");
+        assert!(answer_text(&answer).starts_with("file"), "{want:?}");
         let pages = headway_os::residency::mincore(&file, 0, 10_000).unwrap();
         assert_eq!(pages > 0, resident, "{want:?}");
     }
@@ -128,11 +131,15 @@ fn failure_arrives_when_there_is_no_file() {
             .submit_lookup(ROOT, path, Waiter::new(1))
             .unwrap();
         let done = served.until_done(1);
-        assert_eq!(told(resolved(&done[0])), expected);
-        let Outcome::LookedUp { path: asked, .. } = &done[0].outcome else {
+        assert_eq!(answer_text(resolved(&done[0])), expected);
+        let Outcome::LookedUp {
+            path: resolved_path,
+            ..
+        } = &done[0].outcome
+        else {
             unreachable!()
         };
-        assert_eq!(&**asked, path);
+        assert_eq!(&**resolved_path, path);
     }
 }
 
@@ -161,7 +168,7 @@ fn every_root_is_its_own_when_there_are_many() {
             .unwrap();
         let done = served.until_done(1);
         assert!(
-            told(resolved(&done[0])).starts_with("file"),
+            answer_text(resolved(&done[0])).starts_with("file"),
             "root {number}"
         );
     }
@@ -181,7 +188,7 @@ fn chunk_is_resident_when_it_has_been_read_in() {
             .unwrap();
         let done = served.until_done(1);
         let Outcome::ReadIn {
-            offset: asked,
+            offset: read_offset,
             inode,
             result,
             ..
@@ -190,7 +197,7 @@ fn chunk_is_resident_when_it_has_been_read_in() {
             panic!("{done:?}")
         };
         assert_eq!(
-            (*asked, *inode, *result),
+            (*read_offset, *inode, *result),
             (offset, file.meta().inode, Ok(()))
         );
         match residency.resident(&file, offset, length) {

@@ -62,19 +62,19 @@ fn small_files_are_submitted_until_the_socket_is_full_or_the_pinner_ends() {
 }
 
 /// A pinner in a thread, as a process has it.
-struct Running {
+struct RunningPinner {
     helpers: Option<OwnedFd>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
     /// The last field, so that the memory is unlocked before the next test's turn.
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Running {
-    fn new() -> Running {
+impl RunningPinner {
+    fn new() -> RunningPinner {
         let turn = turn_to_lock_memory();
         let (helpers, socket) = pair().unwrap();
         let thread = std::thread::spawn(move || pinner_main(socket, || Some(1 << 40)));
-        Running {
+        RunningPinner {
             helpers: Some(helpers),
             thread: Some(thread),
             _turn: turn,
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningPinner {
     fn drop(&mut self) {
         self.helpers = None;
         let ended = self.thread.take().unwrap().join();
@@ -141,7 +141,7 @@ fn submitted_file_stays_in_memory_within_the_limit_until_the_pinner_ends() {
     }
     put(tree.path(), "first", &[8; 10_000]);
     put(tree.path(), "second", &[8; 10_000]);
-    let pinner = Running::new();
+    let pinner = RunningPinner::new();
     assert_eq!(pinner.until(|_| true), PinStatistics::default());
     pinner.offer(&path("first"), LIMIT_BYTES);
     let kept = pinner.until(|kept| kept.files == 1);

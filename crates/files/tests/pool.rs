@@ -2,7 +2,7 @@
 //! number.
 
 use crate::common;
-use common::{ROOT, directory, open, put, roots, told};
+use common::{ROOT, answer_text, directory, open, put, roots};
 use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
 use headway_files::{
     CustomJob, Done, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState,
@@ -97,7 +97,7 @@ fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
     Pool::new(limits, roots(tree.path(), &["index.html"], false))
 }
 
-fn ask(pool: &mut Pool, path: &str, waiter: u64) {
+fn submit(pool: &mut Pool, path: &str, waiter: u64) {
     pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(waiter))
         .unwrap();
 }
@@ -106,17 +106,17 @@ fn ask(pool: &mut Pool, path: &str, waiter: u64) {
 fn identical_requests_share_one_job() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    ask(&mut pool, "a", 1);
-    ask(&mut pool, "a", 2);
+    submit(&mut pool, "a", 1);
+    submit(&mut pool, "a", 2);
     pool.flush(0);
-    ask(&mut pool, "a", 3);
+    submit(&mut pool, "a", 3);
     let done = helper.answer(&mut pool, 0);
     assert_eq!(done.len(), 1);
     assert_eq!(done[0].waiters, [1, 2, 3]);
     pool.flush(0);
     assert_eq!(helper.resolve(), None);
     assert_eq!(pool.statistics().coalesced, 2);
-    ask(&mut pool, "a", 4);
+    submit(&mut pool, "a", 4);
     pool.flush(0);
     assert_eq!(
         helper.answer(&mut pool, 0)[0].waiters,
@@ -131,10 +131,10 @@ fn no_job_is_sent_when_every_helper_is_busy() {
     let helper = Puppet::attach(&mut pool);
     pool.flush(0);
     assert!(!pool.has_work(), "no job is queued");
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     assert!(pool.has_work());
     pool.flush(0);
-    ask(&mut pool, "b", 2);
+    submit(&mut pool, "b", 2);
     assert!(!pool.has_work(), "the only helper is busy");
     helper.answer(&mut pool, 0);
     assert!(pool.has_work(), "it could have the next");
@@ -189,7 +189,7 @@ fn copies_are_separate_when_the_file_was_rewritten_between_requests() {
 fn answer_is_used_before_the_death_of_its_helper_is_noticed() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     pool.flush(0);
     let (job, _) = helper.resolve().unwrap();
     let answer = RawAnswer::Directory;
@@ -235,9 +235,9 @@ fn custom_job_is_given_to_another_helper_when_the_first_died_before_it_was_sent(
 fn job_is_retried_first_when_its_helper_dies() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     pool.flush(0);
-    ask(&mut pool, "b", 2);
+    submit(&mut pool, "b", 2);
     assert!(helper.die(&mut pool).is_empty());
     let next = Puppet::attach(&mut pool);
     pool.flush(0);
@@ -261,7 +261,7 @@ fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() 
         let done = helper.die(&mut pool);
         let next = Puppet::attach(&mut pool);
         pool.flush(0);
-        let repeated = next.message().is_some_and(|told| told.contains("job: 0"));
+        let repeated = next.message().is_some_and(|text| text.contains("job: 0"));
         match kind {
             CustomJob::Once => {
                 let [Done { outcome, waiters }] = &done[..] else {
@@ -285,7 +285,7 @@ fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() 
 #[test]
 fn job_fails_when_sixteen_helpers_have_died_on_it() {
     let mut pool = pool(|_| {});
-    ask(&mut pool, "poison", 1);
+    submit(&mut pool, "poison", 1);
     for death in 1..=16 {
         let helper = Puppet::attach(&mut pool);
         pool.flush(0);
@@ -298,7 +298,10 @@ fn job_fails_when_sixteen_helpers_have_died_on_it() {
             },
         ] = &done[..]
         {
-            assert_eq!((told(answer).as_str(), &waiters[..]), ("GivenUp", &[1][..]));
+            assert_eq!(
+                (answer_text(answer).as_str(), &waiters[..]),
+                ("GivenUp", &[1][..])
+            );
         }
     }
     let statistics = pool.statistics();
@@ -339,7 +342,7 @@ fn helper_is_removed_when_its_answer_is_invalid() {
     for (what, lie) in lies {
         let mut pool = pool(|_| {});
         let helper = Puppet::attach(&mut pool);
-        ask(&mut pool, "a", 1);
+        submit(&mut pool, "a", 1);
         pool.flush(0);
         let (job, _) = helper.resolve().unwrap();
         helper.reply(&lie(job), &[]);
@@ -360,7 +363,7 @@ fn helper_is_removed_when_its_answer_is_invalid() {
 fn answer_is_exhausted_when_its_descriptors_are_lost() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     pool.flush(0);
     let (job, _) = helper.resolve().unwrap();
     // Six files for an answer of at most four: the kernel cuts them as it does at the limit.
@@ -378,7 +381,7 @@ fn answer_is_exhausted_when_its_descriptors_are_lost() {
     let Outcome::LookedUp { answer, .. } = &done[0].outcome else {
         panic!("{done:?}")
     };
-    assert_eq!(told(answer), "Exhausted");
+    assert_eq!(answer_text(answer), "Exhausted");
 }
 
 #[test]
@@ -389,7 +392,7 @@ fn request_is_rejected_when_the_queue_is_full() {
     let file = open(tree.path(), "f");
     pool.submit_read_in(&file, 0, 1, None).unwrap();
     for path in ["a", "b", "c", "d"] {
-        ask(&mut pool, path, 1);
+        submit(&mut pool, path, 1);
     }
     assert_eq!(pool.statistics().prefetches_dropped, 1);
     assert_eq!(pool.submit_lookup(ROOT, b"e", Waiter::new(1)), Err(Full));
@@ -398,7 +401,7 @@ fn request_is_rejected_when_the_queue_is_full() {
         pool.submit_listing(ROOT, b"", None, Waiter::new(1)),
         Err(Full)
     );
-    ask(&mut pool, "a", 2);
+    submit(&mut pool, "a", 2);
     let admitted = Waiter {
         token: 1,
         admitted: true,
@@ -421,7 +424,7 @@ fn one_more_helper_is_wanted_when_jobs_wait_too_long() {
     assert_eq!(pool.wanted(0), 1);
     let _first = Puppet::attach(&mut pool);
     for path in ["a", "b", "c"] {
-        ask(&mut pool, path, 1);
+        submit(&mut pool, path, 1);
     }
     pool.flush(100);
     assert_eq!((pool.wanted(109), pool.next_ms(100)), (1, Some(110)));
@@ -435,7 +438,7 @@ fn one_more_helper_is_wanted_when_jobs_wait_too_long() {
     assert_eq!(pool.wanted(111), 2, "the new one gets its chance first");
     assert_eq!(pool.wanted(121), 3);
     let third = Puppet::attach(&mut pool);
-    ask(&mut pool, "d", 1);
+    submit(&mut pool, "d", 1);
     pool.flush(122);
     assert_eq!(
         (pool.wanted(999), pool.next_ms(122)),
@@ -451,8 +454,8 @@ fn one_more_helper_is_wanted_when_jobs_wait_too_long() {
 fn no_more_helpers_are_wanted_when_the_queue_is_served() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    ask(&mut pool, "a", 1);
-    ask(&mut pool, "b", 1);
+    submit(&mut pool, "a", 1);
+    submit(&mut pool, "b", 1);
     pool.flush(0);
     assert_eq!(pool.wanted(10), 2);
     helper.answer(&mut pool, 10);
@@ -469,7 +472,7 @@ fn longest_idle_helper_ends_above_the_minimum() {
         Puppet::attach(&mut pool),
     ];
     pool.flush(0);
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     pool.flush(400);
     let used = helpers.iter().position(|helper| {
         let worked = helper
@@ -514,9 +517,9 @@ fn longest_idle_helper_ends_above_the_minimum() {
 fn helpers_keep_their_own_jobs_when_several_work() {
     let mut pool = pool(|_| {});
     let helpers = [Puppet::attach(&mut pool), Puppet::attach(&mut pool)];
-    ask(&mut pool, "a", 1);
-    ask(&mut pool, "b", 2);
-    ask(&mut pool, "c", 3);
+    submit(&mut pool, "a", 1);
+    submit(&mut pool, "b", 2);
+    submit(&mut pool, "c", 3);
     pool.flush(0);
     assert_eq!((pool.statistics().busy, pool.statistics().queue), (2, 1));
     let mut answered: Vec<_> = helpers
@@ -550,7 +553,7 @@ fn helpers_keep_their_own_jobs_when_several_work() {
 fn job_survives_when_a_busy_helper_is_detached() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     pool.flush(0);
     pool.detach(helper.slot);
     let next = Puppet::attach(&mut pool);
@@ -563,7 +566,7 @@ fn death_is_noticed_when_a_job_cannot_be_sent() {
     let mut pool = pool(|_| {});
     let Puppet { slot, socket } = Puppet::attach(&mut pool);
     drop(socket);
-    ask(&mut pool, "a", 1);
+    submit(&mut pool, "a", 1);
     pool.flush(0);
     assert_eq!(pool.on_ready(slot, 0, &mut Vec::new()), SlotState::Dead);
     pool.detach(slot);

@@ -194,11 +194,11 @@ fn probe_without_reading_leaves_a_cold_file_cold() {
         }
         assert!(!mincore.resident(&file, 0, CHUNK_BYTES).unwrap());
         let counting = Residency::detect();
-        let tells = counting.name() == "cachestat";
-        assert_eq!(untouched(&counting), tells.then_some(false));
+        let reports = counting.name() == "cachestat";
+        assert_eq!(untouched(&counting), reports.then_some(false));
         assert!(!mincore.resident(&file, 0, 4096).unwrap());
         warm(&file, 0, CHUNK_BYTES as usize);
-        assert_eq!(untouched(&counting), tells.then_some(true));
+        assert_eq!(untouched(&counting), reports.then_some(true));
         assert_eq!(untouched(&untold), None);
     });
 }

@@ -1,7 +1,7 @@
 //! What a path resolves to: the loop's way, the helper's way, and both alike.
 
 use crate::common;
-use common::{ROOT, as_nobody, directory, put, roots, told, told_raw};
+use common::{ROOT, answer_text, as_nobody, directory, put, raw_answer_text, roots};
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, LoopResolver, Probe, RawAnswer, Revalidation,
     Roots, resolve_blocking,
@@ -18,9 +18,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 /// Drops what it is given.
-fn on_loop<T>(roots: &Roots, ask: impl FnOnce(LoopResolver<'_>) -> T) -> T {
+fn on_loop<T>(roots: &Roots, resolve: impl FnOnce(LoopResolver<'_>) -> T) -> T {
     let deferred = &DeferredCloses::new();
-    ask(LoopResolver { roots, deferred })
+    resolve(LoopResolver { roots, deferred })
 }
 
 /// The loop's answer after a helper has warmed the kernel's cache; `None` if the kernel does not
@@ -44,9 +44,9 @@ fn cached(roots: &Roots, path: &str) -> Answer {
 
 /// The helper's answer in words; if the loop has one, it must be the same.
 fn answer(roots: &Roots, path: &str) -> String {
-    let blocking = told_raw(&resolve_blocking(roots, ROOT, path.as_bytes()));
+    let blocking = raw_answer_text(&resolve_blocking(roots, ROOT, path.as_bytes()));
     if let Some(answer) = warm(roots, path) {
-        assert_eq!(told(&answer), blocking, "{path}");
+        assert_eq!(answer_text(&answer), blocking, "{path}");
     }
     blocking
 }
@@ -301,7 +301,7 @@ fn loop_resolves_a_cached_name_without_a_helper() {
     put(tree.path(), "e/f", b"x");
     symlink("../d/index.html", tree.path().join("e/link")).unwrap();
     let roots = roots(tree.path(), &["index.html"], true);
-    for (path, words) in [
+    for (path, start) in [
         ("d/index.html", "file"),
         ("d/", "file"),
         ("e/link", "file"),
@@ -310,8 +310,8 @@ fn loop_resolves_a_cached_name_without_a_helper() {
         ("e/missing", "NotFound"),
         ("missing/", "NotFound"),
     ] {
-        let told = told(&cached(&roots, path));
-        assert!(told.starts_with(words), "{path}: {told}");
+        let text = answer_text(&cached(&roots, path));
+        assert!(text.starts_with(start), "{path}: {text}");
     }
 }
 
@@ -373,7 +373,7 @@ fn helper_opens_a_file_when_o_noatime_is_not_permitted() {
     let roots = roots(tree.path(), &[], false);
     let roots: &Roots = &roots;
     as_nobody(|| {
-        let opened = told_raw(&resolve_blocking(roots, ROOT, b"theirs"));
+        let opened = raw_answer_text(&resolve_blocking(roots, ROOT, b"theirs"));
         assert_eq!(opened, file(tree.path(), "theirs"));
         let probe = on_loop(roots, |resolver| resolver.resolve_cached(ROOT, b"theirs"));
         assert!(matches!(probe, Probe::WouldBlock), "{probe:?}");

@@ -2,7 +2,7 @@
 //! same answers as those of a helper.
 
 use crate::common;
-use common::{ROOT, directory, limits, open, put, roots, told, told_raw};
+use common::{ROOT, answer_text, directory, limits, open, put, raw_answer_text, roots};
 use headway_files::{
     Answer, Done, Outcome, Pool, PoolLimits, RawAnswer, Residency, Roots, Waiter, resolve_blocking,
 };
@@ -86,8 +86,8 @@ fn answers_are_those_of_a_helper_when_the_kernel_walks() {
     let done = finish(&mut pool, paths.len());
     for one in &done {
         let path = paths[one.waiters[0] as usize];
-        let expected = told_raw(&resolve_blocking(&roots, ROOT, path.as_bytes()));
-        assert_eq!(told(resolved(one)), expected, "{path}");
+        let expected = raw_answer_text(&resolve_blocking(&roots, ROOT, path.as_bytes()));
+        assert_eq!(answer_text(resolved(one)), expected, "{path}");
     }
     let statistics = pool.statistics();
     assert_eq!(statistics.ring_jobs, paths.len() as u64);

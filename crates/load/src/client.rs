@@ -9,5 +9,5 @@ pub(crate) mod resolve;
 pub(crate) mod watch;
 
 pub use environment::{dated, rfc3339};
-pub use limits::{Limits, Shortage};
+pub use limits::{ClientLimits, Shortage};
 pub use resolve::{ResolveError, resolve};

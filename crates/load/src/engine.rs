@@ -48,7 +48,7 @@ mod timers;
 mod event_loop;
 
 pub use conversation::{Client, Conversation, RequestFacts};
-pub use observer::{Control, Epoch, Failure, Limits, Live, Measured, Observer, Stage};
+pub use observer::{Control, Epoch, Failure, LimitsMet, Live, Measured, Observer, Stage};
 pub(crate) use plan::is_token;
 pub use plan::{
     Address, Arrivals, Document, Draws, Method, Mode, Plan, PlanError, Popularity, RequestOrder,

@@ -3,7 +3,7 @@
 //! [`Shape`] says in a few numbers what a set consists of: SPECweb99's (with or without places for
 //! advertisements) or SPECweb96's files, equal files, or those of a real site's log. [`create`]
 //! writes it, [`grow`] makes it larger, [`verify()`] compares it with its [`Manifest`].
-//! [`Popularity`] has the weight of each file, [`Requests`] is the endless stream of a seed, and
+//! [`FilePopularity`] has the weight of each file, [`Requests`] is the endless stream of a seed, and
 //! [`read()`] reads files in its order. No file is ever read to know what it holds: [`Content`] is
 //! a function of the seed and the file's number.
 //!
@@ -28,7 +28,7 @@ pub use content::Content;
 pub use create::{CreateError, Created, Progress, create};
 pub use dynamic::grow;
 pub use manifest::{File, MANIFEST_NAME, Manifest, ManifestError};
-pub use popularity::{Popularity, Requests};
+pub use popularity::{FilePopularity, Requests};
 pub use read::{ReadError, read};
 pub use shape::{
     FILES_PER_DIRECTORY, FileIndex, PAGE_BYTES, Profile, Shape, ShapeError, specweb_bytes,

@@ -153,7 +153,7 @@ impl ProfileSettings {
         listener: &mut dyn Listener,
     ) -> Result<RunDescription, ProfileError> {
         self.check()?;
-        let mut profile = Profile {
+        let mut profile = RunningProfile {
             settings: self,
             directory,
             around,
@@ -315,14 +315,14 @@ fn relative_name(relative: f64) -> String {
 }
 
 /// A profile on its way.
-struct Profile<'a> {
+struct RunningProfile<'a> {
     settings: &'a ProfileSettings,
     directory: &'a Path,
     around: &'a RunContext,
     description: RunDescription,
 }
 
-impl Profile<'_> {
+impl RunningProfile<'_> {
     fn points(&mut self) -> &mut Vec<Point> {
         &mut self.description.profile.get_or_insert_default().points
     }
@@ -367,8 +367,8 @@ impl Profile<'_> {
         let info = self.description.profile.get_or_insert_default();
         info.capacity_rps = Some(capacity);
         info.client_bound = bound;
-        let words = capacity_text(info).filter(|_| info.client_bound.is_some());
-        words.inspect(|words| listener.remarks(words));
+        let remark = capacity_text(info).filter(|_| info.client_bound.is_some());
+        remark.inspect(|remark| listener.remarks(remark));
         for point in self.points() {
             if point.relative > 0.0 {
                 point.rate_rps = capacity * point.relative;
@@ -446,8 +446,8 @@ impl Profile<'_> {
     fn descriptions(&mut self, indices: &[usize]) -> Result<Vec<RunDescription>, ProfileError> {
         let mut found = Vec::new();
         for &index in indices {
-            let place = self.directory.join(&self.points()[index].directory);
-            found.push(Run::open(place)?.description().clone());
+            let directory = self.directory.join(&self.points()[index].directory);
+            found.push(Run::open(directory)?.description().clone());
         }
         Ok(found)
     }

@@ -28,7 +28,7 @@ use crate::cli_types::Url;
 use crate::client::environment::rfc3339;
 use crate::client::limits::{self, Shortage};
 use crate::client::resolve::ResolveError;
-use crate::client::watch::{Watch, allowed_cpus};
+use crate::client::watch::{ThreadWatch, allowed_cpus};
 use crate::engine::{EngineError, Measured, Mode, Plan, PlanError};
 use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
@@ -131,7 +131,7 @@ pub struct Prepared {
     /// For `run.json`: everything that is known before.
     pub description: RunDescription,
     /// The limits of this machine.
-    pub limits: limits::Limits,
+    pub limits: limits::ClientLimits,
     /// CPUs for the client's loop; empty is any.
     pub cpus: Vec<usize>,
     /// The work is a set of files with a manifest.
@@ -151,7 +151,7 @@ pub struct RunContext {
     pub server_status: Option<Url>,
 }
 
-/// What came out.
+/// The result of a session.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// The description as it stands in `run.json`.
@@ -225,16 +225,21 @@ impl Prepared {
             rows.conformance = Some(Conformance::new(*connections, from_ns));
         }
         let others = pin::remaining_cpus(&allowed, &self.cpus);
-        let told_ns = Arc::clone(&rows.stopped_ns);
+        let stopped_at_ns = Arc::clone(&rows.stopped_ns);
         let recorder = Recorder::start(rows, others).map_err(SessionError::Thread)?;
         pin::pin_this_thread(&self.cpus).map_err(|errno| SessionError::Pin {
             cpus: self.cpus.clone(),
             allowed: allowed.clone(),
             source: errno.into(),
         })?;
-        let watch = Watch::this_thread();
+        let watch = ThreadWatch::this_thread();
         let before = watch.read();
-        let mut watched = Watched::new(recorder, Arc::clone(&around.interrupt), progress, told_ns);
+        let mut watched = Watched::new(
+            recorder,
+            Arc::clone(&around.interrupt),
+            progress,
+            stopped_at_ns,
+        );
         let measured = crate::engine::run(&self.plan, &mut watched);
         let waited = watch.read().since(&before);
         // The rest is not the loop's work and may use every CPU again.
@@ -266,9 +271,9 @@ impl Prepared {
             &self.plan.targets,
         ));
         if let Some(stopped_ns) = ran.stopped_ns {
-            let words = format!("after {:.1} s", stopped_ns as f64 / 1e9);
+            let when = format!("after {:.1} s", stopped_ns as f64 / 1e9);
             let extra = &mut description.environment.extra;
-            extra.insert(INTERRUPTED.to_owned(), words);
+            extra.insert(INTERRUPTED.to_owned(), when);
         }
         if let (Some(info), Some(found)) = (&mut description.specweb99, &ran.rows.conformance) {
             info.iterations = vec![found.finish()];

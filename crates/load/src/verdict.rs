@@ -90,7 +90,7 @@ pub(crate) struct Judgement {
 
 /// Decides whether the figures of a run are the server's.
 pub(crate) fn judge(evidence: &Evidence) -> Judgement {
-    let mut findings = Findings::default();
+    let mut findings = VerdictFindings::default();
     work(evidence, &mut findings);
     schedule(evidence, &mut findings);
     cpu(evidence, &mut findings);
@@ -99,12 +99,12 @@ pub(crate) fn judge(evidence: &Evidence) -> Judgement {
 }
 
 #[derive(Default)]
-struct Findings {
+struct VerdictFindings {
     invalid: Vec<String>,
     suspect: Vec<String>,
 }
 
-impl Findings {
+impl VerdictFindings {
     /// Adds a reason if a value has reached one of its two thresholds.
     fn threshold(
         &mut self,
@@ -132,7 +132,7 @@ impl Findings {
 }
 
 /// Were the requests answered as expected?
-fn work(of: &Evidence, to: &mut Findings) {
+fn work(of: &Evidence, to: &mut VerdictFindings) {
     let share = share(of.not_found, of.responses);
     if of.requests == 0 {
         to.invalid.push("no request ended".to_owned());
@@ -176,7 +176,7 @@ fn work(of: &Evidence, to: &mut Findings) {
 }
 
 /// Did requests start at their intended times?
-fn schedule(of: &Evidence, to: &mut Findings) {
+fn schedule(of: &Evidence, to: &mut VerdictFindings) {
     if !of.open_loop {
         return;
     }
@@ -205,7 +205,7 @@ fn schedule(of: &Evidence, to: &mut Findings) {
 }
 
 /// Did the client have a CPU for itself, and idle time left?
-fn cpu(of: &Evidence, to: &mut Findings) {
+fn cpu(of: &Evidence, to: &mut VerdictFindings) {
     if let Some(busy) = of.busy_share {
         // A busy open loop may still start every request in time; its lag says whether it does.
         let invalid = if of.open_loop {
@@ -240,7 +240,7 @@ fn cpu(of: &Evidence, to: &mut Findings) {
 }
 
 /// Did the client run out of ports or descriptors?
-fn shortages(of: &Evidence, to: &mut Findings) {
+fn shortages(of: &Evidence, to: &mut VerdictFindings) {
     let ports = share(of.no_port, of.requests);
     to.threshold(ports, f64::MIN_POSITIVE, SHORTAGE_INVALID, || {
         format!(

@@ -6,12 +6,12 @@
 mod allocations;
 mod support;
 
-use allocations::{Watch, watch};
+use allocations::{AllocationWatch, watch};
 use headway_load::engine::{Address, Arrivals, Mode, Plan, Schedule, Target};
 use headway_test_support::unused_address;
 use support::{Server, closed, response, send};
 
-fn watched(plan: &Plan) -> Watch {
+fn watched(plan: &Plan) -> AllocationWatch {
     let watch = watch(plan);
     assert!(
         watch.rows >= 8000 && watch.errors == 0,

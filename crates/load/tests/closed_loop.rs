@@ -50,9 +50,9 @@ fn connection_is_closed_when_it_has_carried_its_requests() {
     assert_eq!(measured.connections_opened, 5);
     assert!(
         server
-            .asked()
+            .requests()
             .iter()
-            .all(|asked| asked.last == (asked.ordinal == 4))
+            .all(|request| request.last == (request.ordinal == 4))
     );
 }
 
@@ -68,7 +68,7 @@ fn connection_is_closed_when_the_response_says_close() {
 
 #[test]
 fn client_pauses_for_the_think_time_between_response_and_request() {
-    let server = Server::start(|asked| match asked.ordinal {
+    let server = Server::start(|request| match request.ordinal {
         // Closes while the client thinks, which is no error.
         1 => vec![Step::Send(response("hello")), Step::Close],
         _ => send(response("hello")),
@@ -107,7 +107,11 @@ fn documents_are_requested_in_turn_by_default() {
     let mut plan = closed(&server, 5);
     plan.work = Work::paths(["/a", "/b?c", "/d"]);
     run(&plan);
-    let paths: Vec<String> = server.asked().into_iter().map(|asked| asked.path).collect();
+    let paths: Vec<String> = server
+        .requests()
+        .into_iter()
+        .map(|request| request.path)
+        .collect();
     assert_eq!(paths, ["/a", "/b?c", "/d", "/a", "/b?c"]);
 }
 
@@ -170,7 +174,7 @@ fn targets_share_by_weight_when_there_are_several() {
     let (rows, _) = run(&plan);
     assert_eq!(count(&rows, Outcome::Ok), 40);
     assert_eq!(
-        (servers[0].asked().len(), servers[1].asked().len()),
+        (servers[0].requests().len(), servers[1].requests().len()),
         (30, 10)
     );
     assert_eq!(rows.iter().filter(|row| row.target == 1).count(), 10);
@@ -190,7 +194,7 @@ fn targets_share_by_weight_when_there_are_several() {
     let (rows, measured) = run(&plan);
     assert_eq!(count(&rows, Outcome::Ok), 20);
     assert_eq!(
-        (servers[0].asked().len(), servers[1].asked().len()),
+        (servers[0].requests().len(), servers[1].requests().len()),
         (40, 20)
     );
     assert_eq!(measured.connections_peak, 1);
@@ -207,9 +211,9 @@ fn connections_use_the_source_addresses_in_turn() {
     plan.requests_per_connection = Some(1);
     assert_eq!(outcomes(&run(&plan).0), [Outcome::Ok; 4]);
     let from: Vec<IpAddr> = server
-        .asked()
+        .requests()
         .iter()
-        .filter_map(|asked| asked.from)
+        .filter_map(|request| request.from)
         .collect();
     assert_eq!(from, [sources[0], sources[1], sources[0], sources[1]]);
 }
@@ -344,5 +348,5 @@ fn plan_is_an_error_when_it_is_inconsistent() {
         PlanError::Rate(0.0).to_string().split(':').next(),
         Some("rate 0 requests/s")
     );
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 }

@@ -11,7 +11,7 @@ use support::{Server, Step, closed, count, response, run, send};
 
 /// What the clients of a test send and receive.
 #[derive(Debug, Default)]
-struct Script {
+struct ConversationScript {
     repeats: bool,
     requests_on_connection: u32,
     /// Fields and pieces of bodies, by client.
@@ -20,13 +20,13 @@ struct Script {
 }
 
 #[derive(Debug)]
-struct ScriptedConversation(Arc<Script>);
+struct ScriptedConversation(Arc<ConversationScript>);
 
 #[derive(Debug)]
 struct Talker {
-    script: Arc<Script>,
+    script: Arc<ConversationScript>,
     number: u32,
-    asked: u32,
+    requests: u32,
     body: String,
 }
 
@@ -35,7 +35,7 @@ impl Conversation for ScriptedConversation {
         Box::new(Talker {
             script: Arc::clone(&self.0),
             number,
-            asked: 0,
+            requests: 0,
             body: String::new(),
         })
     }
@@ -43,7 +43,7 @@ impl Conversation for ScriptedConversation {
 
 impl Client for Talker {
     fn choose(&mut self) {
-        self.asked += 1;
+        self.requests += 1;
         self.body.clear();
     }
 
@@ -60,7 +60,7 @@ impl Client for Talker {
     }
 
     fn form(&self, common: &[u8], out: &mut Vec<u8>) {
-        let line = format!("GET /{}/{} HTTP/1.1\r\n", self.number, self.asked);
+        let line = format!("GET /{}/{} HTTP/1.1\r\n", self.number, self.requests);
         out.extend_from_slice(line.as_bytes());
         out.extend_from_slice(common);
     }
@@ -92,7 +92,12 @@ impl Client for Talker {
     }
 }
 
-fn plan(server: &Server, clients: u32, requests: u64, script: Script) -> (Plan, Arc<Script>) {
+fn plan(
+    server: &Server,
+    clients: u32,
+    requests: u64,
+    script: ConversationScript,
+) -> (Plan, Arc<ConversationScript>) {
     let script = Arc::new(script);
     let mut plan = closed(server, requests);
     plan.mode = headway_load::engine::Mode::Closed {
@@ -102,17 +107,17 @@ fn plan(server: &Server, clients: u32, requests: u64, script: Script) -> (Plan, 
     (plan, script)
 }
 
-fn kept(requests_on_connection: u32) -> Script {
-    Script {
+fn kept(requests_on_connection: u32) -> ConversationScript {
+    ConversationScript {
         repeats: true,
         requests_on_connection,
-        ..Script::default()
+        ..ConversationScript::default()
     }
 }
 
 #[test]
 fn each_client_checks_its_own_responses() {
-    let server = Server::start(|asked| match asked.path.ends_with("/3") {
+    let server = Server::start(|request| match request.path.ends_with("/3") {
         true => send(response("wrong")),
         false => send(response("right")),
     });
@@ -135,8 +140,8 @@ fn each_client_checks_its_own_responses() {
             .iter()
             .any(|(_, field)| field == "Server=scripted/1")
     );
-    let asked = server.asked();
-    let mut paths: Vec<&str> = asked.iter().map(|one| one.path.as_str()).collect();
+    let requests = server.requests();
+    let mut paths: Vec<&str> = requests.iter().map(|one| one.path.as_str()).collect();
     paths.sort_unstable();
     paths.dedup();
     assert_eq!(paths.len(), 10, "each asks on from where it was: {paths:?}");
@@ -150,7 +155,11 @@ fn conversation_keeps_each_client_on_its_connection() {
     let ordinals: Vec<u32> = rows.iter().map(|row| row.ordinal).collect();
     assert_eq!(ordinals, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);
     assert_eq!(measured.connections_opened, 4);
-    let last: Vec<bool> = server.asked().iter().map(|asked| asked.last).collect();
+    let last: Vec<bool> = server
+        .requests()
+        .iter()
+        .map(|request| request.last)
+        .collect();
     assert_eq!(last[..6], [false, false, true, false, false, true]);
 }
 
@@ -158,11 +167,11 @@ fn conversation_keeps_each_client_on_its_connection() {
 fn request_is_not_retried_when_it_is_not_idempotent() {
     for repeats in [true, false] {
         // The connection is closed under its second request.
-        let server = Server::start(|asked| match asked.ordinal {
+        let server = Server::start(|request| match request.ordinal {
             0 => send(response("right")),
             _ => vec![Step::Close],
         });
-        let script = Script { repeats, ..kept(5) };
+        let script = ConversationScript { repeats, ..kept(5) };
         let (plan, _) = plan(&server, 1, 4, script);
         let (rows, measured) = run(&plan);
         let failed = rows.len() - count(&rows, Outcome::Ok);

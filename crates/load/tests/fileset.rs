@@ -194,7 +194,7 @@ fn manifest_is_an_error_when_edited_or_of_another_format() {
     create(directory.path(), small(), 1).unwrap();
     let path = directory.path().join(MANIFEST_NAME);
     let text = fs::read_to_string(&path).unwrap();
-    for (from, to, words) in [
+    for (from, to, why) in [
         ("seed = 1", "seed = 2", "has been edited"),
         ("count = 40", "count = 41", "has been edited"),
         ("bytes = 120000", "bytes = 120001", "has been edited"),
@@ -217,7 +217,7 @@ fn manifest_is_an_error_when_edited_or_of_another_format() {
         assert!(text.contains(from), "{from} is not in\n{text}");
         fs::write(&path, text.replace(from, to)).unwrap();
         let error = Manifest::load(directory.path()).unwrap_err().to_string();
-        assert!(error.contains(words), "{from} → {to}: {error}");
+        assert!(error.contains(why), "{from} → {to}: {error}");
         assert!(create(directory.path(), small(), 1).is_err());
     }
     fs::write(&path, b"\xff\xfe").unwrap();

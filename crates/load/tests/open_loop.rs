@@ -59,8 +59,8 @@ fn every_arrival_is_a_row_at_its_instant_when_gaps_are_constant() {
 fn stall_is_in_the_response_time_and_not_in_the_service_time() {
     const STALL: Duration = Duration::from_millis(400);
     let stalled = AtomicBool::new(false);
-    let server = Server::start(move |asked| {
-        let stalls = asked.ordinal == 20 && !stalled.swap(true, Ordering::Relaxed);
+    let server = Server::start(move |request| {
+        let stalls = request.ordinal == 20 && !stalled.swap(true, Ordering::Relaxed);
         let mut steps = send(response("hello"));
         if stalls {
             steps.insert(0, Step::Wait(STALL));
@@ -123,7 +123,7 @@ fn stream(server: &Server, seed: u64) -> Vec<(u64, u8)> {
 #[test]
 fn request_stream_depends_on_the_seed_only() {
     let quick = Server::start(|_| send(response("hello")));
-    let slow = Server::start(|asked| match asked.ordinal % 10 {
+    let slow = Server::start(|request| match request.ordinal % 10 {
         0 => vec![Step::Wait(Duration::from_millis(3)), Step::Close],
         _ => send(response("hello")),
     });
@@ -147,8 +147,12 @@ fn connections_are_closed_after_their_number_of_requests() {
         "{}",
         measured.connections_opened
     );
-    let asked = server.asked();
-    assert!(asked.iter().all(|asked| asked.last == (asked.ordinal == 4)));
+    let requests = server.requests();
+    assert!(
+        requests
+            .iter()
+            .all(|request| request.last == (request.ordinal == 4))
+    );
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn requests_time_out_in_the_queue_without_a_free_connection() {
     assert!(rows.iter().all(|row| row.response_ns() >= 60 * MS));
     let unsent = |row: &&Row| row.connection == u32::MAX && row.lag_ns() >= 60 * MS;
     assert!(rows.iter().filter(unsent).count() >= 10);
-    assert!(server.asked().len() <= 10);
+    assert!(server.requests().len() <= 10);
 }
 
 #[test]
@@ -275,8 +279,8 @@ fn cool_down_is_offered_and_not_measured() {
 #[test]
 fn warmup_and_late_starts_go_by_the_intended_start_when_requests_are_held_up() {
     let stalled = AtomicBool::new(false);
-    let server = Server::start(move |asked| {
-        let stalls = asked.ordinal == 10 && !stalled.swap(true, Ordering::Relaxed);
+    let server = Server::start(move |request| {
+        let stalls = request.ordinal == 10 && !stalled.swap(true, Ordering::Relaxed);
         let mut steps = send(response("hello"));
         if stalls {
             steps.insert(0, Step::Wait(Duration::from_millis(100)));
@@ -337,6 +341,6 @@ fn plan_is_an_error_when_the_rate_is_zero_or_missing() {
             matches!(error, engine::EngineError::Plan(PlanError::Rate(_))),
             "{rate}: {error}"
         );
-        assert!(collector.rows.is_empty() && server.asked().is_empty());
+        assert!(collector.rows.is_empty() && server.requests().is_empty());
     }
 }

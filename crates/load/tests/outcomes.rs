@@ -297,7 +297,7 @@ fn outcome_is_no_connection_when_all_are_busy_and_the_queue_is_full() {
 #[test]
 fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
     // Keeps the connection, by its words, and leaves at the second request.
-    let server = Server::start(|asked| match asked.ordinal {
+    let server = Server::start(|request| match request.ordinal {
         0 => send(response("hello")),
         _ => vec![Step::Close],
     });
@@ -305,8 +305,8 @@ fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
     assert_eq!(outcomes(&rows), [Outcome::Ok; 4]);
     assert_eq!((measured.retried, measured.connections_opened), (3, 4));
     // Once only: a server that leaves on the new connection as well has failed.
-    let server = Server::start(|asked| match asked.connection {
-        0 if asked.ordinal == 0 => send(response("hello")),
+    let server = Server::start(|request| match request.connection {
+        0 if request.ordinal == 0 => send(response("hello")),
         _ => vec![Step::Close],
     });
     let (rows, measured) = run(&closed(&server, 2));
@@ -314,7 +314,7 @@ fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
     assert_eq!(measured.retried, 1);
     // Not at all when a part of the response has come.
     let half = response("hello")[..60].to_vec();
-    let server = Server::start(move |asked| match asked.ordinal {
+    let server = Server::start(move |request| match request.ordinal {
         0 => send(response("hello")),
         _ => vec![Step::Send(half.clone()), Step::Close],
     });

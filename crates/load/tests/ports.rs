@@ -56,8 +56,8 @@ fn ports_are_taken_from_other_sources_when_one_has_run_out() {
     let (rows, measured) = run(&plan);
     assert_eq!(count(&rows, Outcome::Ok), 35, "{:?}", measured.outcomes);
     assert!(measured.limits.ports >= 3);
-    let asked = server.asked();
+    let requests = server.requests();
     let addresses: std::collections::HashSet<_> =
-        asked.iter().filter_map(|asked| asked.from).collect();
+        requests.iter().filter_map(|request| request.from).collect();
     assert!(addresses.len() >= 4, "{addresses:?}");
 }

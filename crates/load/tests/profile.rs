@@ -16,12 +16,12 @@ use support::{Server, response, send};
 
 /// Keeps what is said.
 #[derive(Default)]
-struct Progress {
+struct RecordedProgress {
     runs: Vec<String>,
     remarks: Vec<String>,
 }
 
-impl Listener for Progress {
+impl Listener for RecordedProgress {
     fn planned(&mut self, _: usize, _: Duration) {}
 
     fn begins(&mut self, name: &str) {
@@ -32,8 +32,8 @@ impl Listener for Progress {
 
     fn resumes(&mut self, _: usize, _: usize) {}
 
-    fn remarks(&mut self, words: &str) {
-        self.remarks.push(words.to_owned());
+    fn remarks(&mut self, text: &str) {
+        self.remarks.push(text.to_owned());
     }
 }
 
@@ -83,8 +83,8 @@ fn server() -> Server {
     Server::start(|_| send(response("hello")))
 }
 
-fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, Progress) {
-    let mut progress = Progress::default();
+fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, RecordedProgress) {
+    let mut progress = RecordedProgress::default();
     let done = settings.run(path, &RunContext::default(), &mut progress);
     (done.expect("a profile"), progress)
 }
@@ -95,10 +95,10 @@ fn info(description: &RunDescription) -> &ProfileInfo {
 
 /// Whether a row of the table is of a share of the capacity: `50 %` first.
 fn is_share(row: &str) -> bool {
-    let mut words = row.split_whitespace();
-    words
+    let mut cells = row.split_whitespace();
+    cells
         .next()
-        .is_some_and(|word| word.parse::<f64>().is_ok() && words.next() == Some("%"))
+        .is_some_and(|word| word.parse::<f64>().is_ok() && cells.next() == Some("%"))
 }
 
 /// The highest rate of the search with a valid run and no invalid run below it, according to the
@@ -124,12 +124,12 @@ fn highest_valid(info: &ProfileInfo, path: &Path) -> Option<f64> {
 
 #[test]
 fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit() {
-    let place = tempfile::tempdir().expect("a directory");
-    let (description, progress) = profile(&settings(&server(), 0.0, 2.0), place.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let (description, progress) = profile(&settings(&server(), 0.0, 2.0), directory.path());
     let info = info(&description);
     let bound = info.client_bound.as_ref().expect("the client is the limit");
     assert_eq!(bound.closed_rps, info.points[0].rate_rps);
-    assert_eq!(bound.valid_rps, highest_valid(info, place.path()));
+    assert_eq!(bound.valid_rps, highest_valid(info, directory.path()));
     let base = bound.valid_rps.unwrap_or(bound.closed_rps);
     assert_eq!(info.capacity_rps, Some(base));
     let share = info.points.last().expect("a point");
@@ -137,9 +137,12 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
     assert_eq!(info.points[1].directory, "points/client-1");
     assert_eq!(info.points[1].rate_rps, bound.closed_rps * 0.9);
 
-    let said = progress.remarks.join("\n");
-    assert!(said.contains("the client was the bottleneck"), "{said}");
-    let table = render(&Run::open(place.path()).expect("a profile")).expect("points");
+    let remarks = progress.remarks.join("\n");
+    assert!(
+        remarks.contains("the client was the bottleneck"),
+        "{remarks}"
+    );
+    let table = render(&Run::open(directory.path()).expect("a profile")).expect("points");
     assert!(table.starts_with("capacity is at least "), "{table}");
     assert!(table.contains(": the client is the bottleneck"), "{table}");
     // The search is no load of the server: the table has the closed loop and the one share,
@@ -155,8 +158,8 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
 
 #[test]
 fn capacity_is_the_servers_when_the_client_had_time_left() {
-    let place = tempfile::tempdir().expect("a directory");
-    let (description, progress) = profile(&settings(&server(), 1.1, 2.0), place.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let (description, progress) = profile(&settings(&server(), 1.1, 2.0), directory.path());
     let info = info(&description);
     assert_eq!(info.client_bound, None);
     assert_eq!(info.capacity_rps, Some(info.points[0].rate_rps));
@@ -166,8 +169,8 @@ fn capacity_is_the_servers_when_the_client_had_time_left() {
 
 #[test]
 fn rate_search_is_skipped_when_the_client_shared_its_cpu() {
-    let place = tempfile::tempdir().expect("a directory");
-    let (description, progress) = profile(&settings(&server(), 1.1, 0.0), place.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let (description, progress) = profile(&settings(&server(), 1.1, 0.0), directory.path());
     let info = info(&description);
     let bound = info.client_bound.as_ref().expect("the client is the limit");
     assert_eq!(bound.valid_rps, None);
@@ -182,14 +185,14 @@ fn rate_search_is_skipped_when_the_client_shared_its_cpu() {
 
 #[test]
 fn rate_search_is_skipped_when_a_client_limit_is_an_error() {
-    let place = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let strict = ProfileSettings {
         strict: true,
         ..settings(&server(), 0.0, 2.0)
     };
-    let mut progress = Progress::default();
+    let mut progress = RecordedProgress::default();
     let error = strict
-        .run(place.path(), &RunContext::default(), &mut progress)
+        .run(directory.path(), &RunContext::default(), &mut progress)
         .expect_err("a capacity of the client's");
     assert!(matches!(error, ProfileError::ClientBound(_)), "{error}");
     assert!(error.to_string().contains("--capacity"), "{error}");
@@ -198,7 +201,7 @@ fn rate_search_is_skipped_when_a_client_limit_is_an_error() {
 
 #[test]
 fn search_continues_from_its_runs_when_interrupted() {
-    let place = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     // The second rate cannot be tried while a file is absent.
     let go = tempfile::tempdir().expect("a directory");
     let command = format!(
@@ -210,16 +213,16 @@ fn search_continues_from_its_runs_when_interrupted() {
         before_point: Some(command),
         ..settings(&server, 0.0, 2.0)
     };
-    let mut progress = Progress::default();
+    let mut progress = RecordedProgress::default();
     let error = settings
-        .run(place.path(), &RunContext::default(), &mut progress)
+        .run(directory.path(), &RunContext::default(), &mut progress)
         .expect_err("a command fails");
     assert!(matches!(error, ProfileError::Command(_)), "{error}");
-    let first = Run::open(place.path().join("points/client-1")).expect("the first rate");
+    let first = Run::open(directory.path().join("points/client-1")).expect("the first rate");
     let begun = first.description().started.clone();
 
     std::fs::write(go.path().join("go"), "").expect("room");
-    let (description, progress) = profile(&settings, place.path());
+    let (description, progress) = profile(&settings, directory.path());
     assert!(
         progress.runs[0].contains("what the client can offer"),
         "{:?}",
@@ -234,7 +237,7 @@ fn search_continues_from_its_runs_when_interrupted() {
         .map(|n| format!("points/client-{n}"))
         .collect();
     assert_eq!(names, expected);
-    let first = Run::open(place.path().join("points/client-1")).expect("the first rate");
+    let first = Run::open(directory.path().join("points/client-1")).expect("the first rate");
     assert_eq!(
         first.description().started,
         begun,

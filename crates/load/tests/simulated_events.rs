@@ -21,7 +21,7 @@ fn simulated_events(seed: u64) -> Events {
 }
 
 fn mixed_server() -> Server {
-    Server::start(|asked| match asked.ordinal % 5 {
+    Server::start(|request| match request.ordinal % 5 {
         0 => vec![Step::Dribble(response("hello"))],
         1 => send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
         2 => send(response(&"x".repeat(200_000))),

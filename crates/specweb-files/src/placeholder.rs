@@ -26,7 +26,7 @@ const PLACEHOLDER_FIRST_BYTE: u64 = 512;
 const PLACEHOLDER_INTERVAL_BYTES: u64 = 5120;
 
 /// The offsets of the placeholders in a file of this length.
-pub fn places(size_bytes: u64) -> impl Iterator<Item = u64> {
+pub fn offsets(size_bytes: u64) -> impl Iterator<Item = u64> {
     let first = (PLACEHOLDER_FIRST_BYTE..).step_by(PLACEHOLDER_INTERVAL_BYTES as usize);
     first.take_while(move |at| at + PLACEHOLDER_BYTES as u64 <= size_bytes)
 }
@@ -37,12 +37,12 @@ mod tests {
 
     #[test]
     fn placeholders_lie_within_a_short_file() {
-        assert_eq!(places(100).count(), 0);
+        assert_eq!(offsets(100).count(), 0);
         assert_eq!(
-            places(512 + PLACEHOLDER_BYTES as u64).collect::<Vec<_>>(),
+            offsets(512 + PLACEHOLDER_BYTES as u64).collect::<Vec<_>>(),
             [512]
         );
-        assert_eq!(places(512 + PLACEHOLDER_BYTES as u64 - 1).count(), 0);
-        assert_eq!(places(9216).collect::<Vec<_>>(), [512, 5632]);
+        assert_eq!(offsets(512 + PLACEHOLDER_BYTES as u64 - 1).count(), 0);
+        assert_eq!(offsets(9216).collect::<Vec<_>>(), [512, 5632]);
     }
 }

@@ -32,12 +32,12 @@ impl StateDirectory {
         StateDirectory(documents.join(STATE_NAME))
     }
 
-    /// One outside the set.
+    /// A state directory outside the file set.
     pub fn at(path: PathBuf) -> StateDirectory {
         StateDirectory(path)
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -478,7 +478,7 @@ impl Listener for IterationProgress {
         }
     }
 
-    fn remarks(&mut self, words: &str) {
-        self.print_line(words);
+    fn remarks(&mut self, text: &str) {
+        self.print_line(text);
     }
 }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use headway_base::random::{Draw, Random};
 use headway_debox_bpf::RunQueue;
-use headway_load::client::Limits;
+use headway_load::client::ClientLimits;
 use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;
@@ -205,7 +205,7 @@ impl Sampler {
         members: impl Fn() -> Vec<i32> + Send + 'static,
         settings: Settings,
     ) -> io::Result<Sampler> {
-        Limits::raise();
+        ClientLimits::raise();
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("runnable".into()).spawn({

@@ -17,7 +17,7 @@ use headway_latency::Outcome;
 use headway_latency::specweb99::RequestKind;
 use headway_load::checksum::Checksum;
 use headway_load::engine::{Client, Conversation, Document, RequestFacts};
-use headway_load::fileset::{FILES_PER_DIRECTORY, Popularity, Requests};
+use headway_load::fileset::{FILES_PER_DIRECTORY, FilePopularity, Requests};
 use headway_specweb::application::FoundCookie;
 use headway_specweb::page::Check;
 use headway_specweb::placeholder::{PATH_BYTES, PLACEHOLDER};
@@ -43,8 +43,8 @@ const UNACKNOWLEDGED_CAPACITY: usize = 4096;
 pub struct SharedClientState {
     /// The files of the set that are asked for, in its order, with their checksums.
     pub documents: Vec<Document>,
-    /// How often each.
-    pub popularity: Popularity,
+    /// The popularity of each file.
+    pub popularity: FilePopularity,
     /// What the application's tables were made from.
     pub reset: Reset,
     /// The advertisements of the file set.
@@ -80,7 +80,7 @@ impl Posts {
         sent.map(|sent| sent.load(Ordering::Relaxed)).collect()
     }
 
-    /// How many were acknowledged.
+    /// Number of posts that were acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
     }
@@ -244,7 +244,7 @@ impl OneClient {
         self.cookie.clear();
         // A string takes everything.
         let _ = write!(self.cookie, "{}", FoundCookie(&shown));
-        let name = self.name().has_places().then(|| ad_name(shown.ad));
+        let name = self.name().has_placeholders().then(|| ad_name(shown.ad));
         self.expected.begin(name);
     }
 

@@ -64,9 +64,9 @@ pub struct Range {
 /// One trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Connections.
+    /// Number of connections.
     pub connections: u32,
-    /// Iterations.
+    /// Number of iterations.
     pub iterations: u32,
     /// The conforming connections, in the median.
     pub score: u64,

@@ -17,7 +17,7 @@ use crate::client::{Posts, SharedClientState};
 
 /// Resets the tables and empties the log.
 pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb99Error> {
-    asked(url, path, &reset_query(reset)).map(drop)
+    get(url, path, &reset_query(reset)).map(drop)
 }
 
 /// Requests the first file once at each path of the application: nothing can be measured if
@@ -25,13 +25,13 @@ pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb9
 pub(super) fn probe(url: &Url, knowledge: &SharedClientState) -> Result<(), SpecWeb99Error> {
     for path in &knowledge.paths {
         let name = "/dir00000/class0_1";
-        let page = asked(url, path, name)?;
+        let page = get(url, path, name)?;
         let document = &knowledge.documents[0];
         let content = content(&page, name, document.size_bytes.unwrap_or(0));
         let right = content.is_some_and(|bytes| Some(checksum::of(&bytes)) == document.checksum);
         if !right {
             return Err(SpecWeb99Error::Application {
-                asked: format!("{path}?{name}"),
+                target: format!("{path}?{name}"),
                 why: "the page is not the application's around that file: has it another file set?"
                     .to_owned(),
             });
@@ -60,7 +60,7 @@ pub(super) fn log(url: &Url, path: &str, posts: &Posts) -> LogInfo {
 }
 
 fn fetched(url: &Url, path: &str) -> Result<Vec<post::Record>, String> {
-    let page = asked(url, path, FETCH_QUERY).map_err(|error| error.to_string())?;
+    let page = get(url, path, FETCH_QUERY).map_err(|error| error.to_string())?;
     // The length of the log is what the frame leaves of the page.
     let around = content_bytes(&page).ok_or("the page around the log is not the application's")?;
     let log = content(&page, FETCH_QUERY, around).ok_or("the page around the log is torn")?;
@@ -68,19 +68,19 @@ fn fetched(url: &Url, path: &str) -> Result<Vec<post::Record>, String> {
 }
 
 /// The body of a response with status 200.
-fn asked(url: &Url, path: &str, query: &str) -> Result<Vec<u8>, SpecWeb99Error> {
-    let asked = format!("{path}?{query}");
+fn get(url: &Url, path: &str, query: &str) -> Result<Vec<u8>, SpecWeb99Error> {
+    let target = format!("{path}?{query}");
     let url = Url {
-        path: asked.clone(),
+        path: target.clone(),
         ..url.clone()
     };
     match status::get(&url) {
         Ok((200, body)) => Ok(body),
         Ok((status, body)) => Err(SpecWeb99Error::Application {
-            asked,
+            target,
             why: format!("status {status}{}", first_line(&body)),
         }),
-        Err(why) => Err(SpecWeb99Error::Application { asked, why }),
+        Err(why) => Err(SpecWeb99Error::Application { target, why }),
     }
 }
 
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn log_is_extracted_from_its_page() {
-        let words = PageFields {
+        let fields = PageFields {
             query: FETCH_QUERY,
             ..PageFields::default()
         };
         for log in ["", "a log\nof two lines\n"] {
-            let page = [&head(&words), log.as_bytes(), TAIL].concat();
+            let page = [&head(&fields), log.as_bytes(), TAIL].concat();
             let bytes = content_bytes(&page).expect("a frame");
             assert_eq!(
                 content(&page, FETCH_QUERY, bytes).as_deref(),

@@ -34,7 +34,7 @@ use headway_latency::specweb99::{RATE_MAX_BITS_PER_S, RATE_MIN_BITS_PER_S, SpecW
 use headway_latency::{OpenError, Run, RunDescription, WriteError};
 use headway_load::client::rfc3339;
 use headway_load::fileset::{
-    Manifest, ManifestError, Popularity, Profile, specweb_bytes, specweb_directories,
+    FilePopularity, Manifest, ManifestError, Profile, specweb_bytes, specweb_directories,
 };
 use headway_load::profile::CommandError;
 use headway_load::session::{
@@ -47,11 +47,11 @@ use headway_specweb::tables::{Ads, Reset, USERS_MAX};
 pub const ITERATIONS: u32 = 3;
 /// Length of each.
 pub const DURATION: Duration = Duration::from_secs(120);
-/// Before the first one.
+/// Length of the warm-up before the first iteration.
 pub const WARMUP: Duration = Duration::from_secs(30);
 /// Over which connections begin, before each.
 pub const RAMP: Duration = Duration::from_secs(10);
-/// Where dynamic requests go.
+/// Path of dynamic requests.
 pub const DYNAMIC_PATH: &str = "/specweb99";
 /// Where those go that have a process each.
 pub const CGI_PATH: &str = "/cgi-bin/specweb99";
@@ -66,7 +66,7 @@ const EXPIRED_PERCENT: u8 = 10;
 pub struct SpecWeb99Settings {
     /// Server, file set, connections, warm-up, length, seed; the rest of it is replaced.
     pub session: Settings,
-    /// Measurements.
+    /// Number of measurements.
     pub iterations: u32,
     /// Over how long connections begin.
     pub ramp: Duration,
@@ -87,12 +87,12 @@ pub enum SpecWeb99Error {
     Session(#[from] SessionError),
     /// The application does not do what it should.
     #[error(
-        "GET {asked}: {why}; docs/research/src/specweb99.md says how a server runs the application"
+        "GET {target}: {why}; docs/research/src/specweb99.md says how a server runs the application"
     )]
     Application {
         /// Path and query.
-        asked: String,
-        /// What came.
+        target: String,
+        /// What the application sent.
         why: String,
     },
     /// The file set is not one for this load.
@@ -133,10 +133,10 @@ pub trait Listener {
     /// A measurement has ended.
     fn ended(&mut self, finished: &Finished);
     /// A remark.
-    fn remarks(&mut self, words: &str);
+    fn remarks(&mut self, text: &str);
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Ran {
     /// The description as it stands in `run.json`.
@@ -272,7 +272,7 @@ impl SpecWeb99Settings {
         };
         Ok(SharedClientState {
             documents: prepared.plan.work.documents,
-            popularity: Popularity::new(&manifest),
+            popularity: FilePopularity::new(&manifest),
             ads: Ads::generate(&reset),
             reset,
             paths: self.paths.clone(),
@@ -436,17 +436,17 @@ impl Running<'_> {
 /// An error if the directory holds anything else, or a complete run. An interrupted SPECweb99 run
 /// is measured again.
 fn check_directory(directory: &Path) -> Result<(), SpecWeb99Error> {
-    let place = || -> PathBuf { directory.to_owned() };
+    let path = || -> PathBuf { directory.to_owned() };
     match Run::open(directory) {
         Ok(run) if run.description().kind != Kind::SpecWeb99 => {
-            Err(WriteError::OtherKind(place()).into())
+            Err(WriteError::OtherKind(path()).into())
         }
-        Ok(run) if run.description().complete => Err(WriteError::Finished(place()).into()),
+        Ok(run) if run.description().complete => Err(WriteError::Finished(path()).into()),
         Ok(_) => Ok(()),
         Err(OpenError::Absent(_) | OpenError::NotARun(_)) => {
             let mut entries = std::fs::read_dir(directory).into_iter().flatten();
             match entries.next() {
-                Some(_) => Err(WriteError::Foreign(place()).into()),
+                Some(_) => Err(WriteError::Foreign(path()).into()),
                 None => Ok(()),
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use allocations::watch;
 use headway_load::engine::{Document, Mode};
-use headway_load::fileset::{Manifest, Popularity, Shape};
+use headway_load::fileset::{FilePopularity, Manifest, Shape};
 use headway_specweb::{Ads, Reset};
 use headway_specweb_client::client::{Clients, Posts, SharedClientState};
 use support::{Server, closed, response, send};
@@ -41,7 +41,7 @@ fn no_allocation_per_request_when_clients_check_responses() {
     plan.conversation = Some(Box::new(Clients {
         knowledge: Arc::new(SharedClientState {
             documents: documents.collect(),
-            popularity: Popularity::new(&manifest),
+            popularity: FilePopularity::new(&manifest),
             ads: Ads::generate(&reset),
             reset,
             paths: ["/dynamic".to_owned(), "/cgi".to_owned()],

@@ -16,7 +16,7 @@ use std::time::Duration;
 use headway_latency::Run;
 use headway_latency::specweb99::{Conformance, Iteration, RequestKind};
 use headway_load::engine::{Conversation, Document};
-use headway_load::fileset::{self, Manifest, Popularity, Shape};
+use headway_load::fileset::{self, FilePopularity, Manifest, Shape};
 use headway_load::session::{Demand, Finished, RunContext, Settings, WorkSource};
 use headway_specweb::cgi::{self, Variables};
 use headway_specweb::post::RECORD_BYTES;
@@ -154,8 +154,8 @@ fn converse(
             }
             continue;
         };
-        let mut words = head.split(' ');
-        let (method, target) = (words.next().unwrap(), words.next().unwrap());
+        let mut parts = head.split(' ');
+        let (method, target) = (parts.next().unwrap(), parts.next().unwrap());
         let (script, query) = target.split_once('?').unwrap_or((target, ""));
         let last = field("connection").is_some_and(|value| value == "close");
         let old = head.lines().next().unwrap().ends_with("HTTP/1.0");
@@ -247,7 +247,7 @@ fn seed(set: &Path, iterations: u32) -> u64 {
     };
     let knowledge = Arc::new(SharedClientState {
         documents: documents.collect(),
-        popularity: Popularity::new(&manifest),
+        popularity: FilePopularity::new(&manifest),
         ads: Ads::generate(&reset),
         reset,
         paths: [String::new(), String::new()],
@@ -299,8 +299,8 @@ fn figures<'a>(
 
 #[test]
 fn conforming_application_has_no_errors() {
-    let place = Served::new(Fault::Nothing);
-    let ran = place.run(2, "run").unwrap();
+    let served = Served::new(Fault::Nothing);
+    let ran = served.run(2, "run").unwrap();
     let info = ran.info();
     assert_eq!((info.connections, info.iterations.len()), (24, 2));
     assert!(info.score.is_some() && info.held.is_some());
@@ -321,7 +321,7 @@ fn conforming_application_has_no_errors() {
     assert_eq!(log.records, log.acknowledged);
 
     // What is on disk says the same, and the rows say it again.
-    let directory = place.folder.path().join("run");
+    let directory = served.folder.path().join("run");
     let run = Run::open(&directory).unwrap();
     assert!(run.description().complete);
     let kept = run.description().specweb99.as_ref().unwrap();
@@ -343,7 +343,7 @@ fn conforming_application_has_no_errors() {
         };
         assert_eq!(&again, expected);
     }
-    let error = place.run(1, "run").unwrap_err().to_string();
+    let error = served.run(1, "run").unwrap_err().to_string();
     assert!(
         error.contains("finished") || error.contains("new"),
         "{error}"
@@ -352,8 +352,8 @@ fn conforming_application_has_no_errors() {
 
 #[test]
 fn wrong_byte_in_a_page_is_an_error_and_no_connection_conforms() {
-    let place = Served::new(Fault::WrongByte);
-    let ran = place.run(1, "run").unwrap();
+    let served = Served::new(Fault::WrongByte);
+    let ran = served.run(1, "run").unwrap();
     let iteration = &ran.info().iterations[0];
     assert_eq!(figures(iteration, "static").errors, 0);
     for kind in [
@@ -372,8 +372,8 @@ fn wrong_byte_in_a_page_is_an_error_and_no_connection_conforms() {
 
 #[test]
 fn load_is_not_sustained_when_an_acknowledged_post_is_not_logged() {
-    let place = Served::new(Fault::LosesPost);
-    let ran = place.run(1, "run").unwrap();
+    let served = Served::new(Fault::LosesPost);
+    let ran = served.run(1, "run").unwrap();
     let log = ran.info().log.clone().unwrap();
     assert_eq!((log.missing, log.out_of_order, log.unknown), (1, 0, 0));
     assert_eq!(ran.info().held, Some(false));
@@ -381,15 +381,15 @@ fn load_is_not_sustained_when_an_acknowledged_post_is_not_logged() {
 
 #[test]
 fn run_fails_early_without_the_application_or_the_set() {
-    let place = Served::new(Fault::NoApplication);
-    let error = place.run(1, "run").unwrap_err().to_string();
+    let served = Served::new(Fault::NoApplication);
+    let error = served.run(1, "run").unwrap_err().to_string();
     assert!(
         error.contains("command/Reset") && error.contains("status 404"),
         "{error}"
     );
-    assert!(!place.folder.path().join("run").exists());
+    assert!(!served.folder.path().join("run").exists());
 
-    let mut settings = place.settings(1);
+    let mut settings = served.settings(1);
     settings.whole_set = false;
     let refused = |settings: &SpecWeb99Settings| {
         let ran = settings.run(None, &RunContext::default(), &mut Silent);
@@ -401,7 +401,7 @@ fn run_fails_early_without_the_application_or_the_set() {
         "{error}"
     );
 
-    let plain = place.folder.path().join("plain");
+    let plain = served.folder.path().join("plain");
     let shape = Shape::SpecWeb99 { directories: 1 };
     fileset::create(&plain, shape, 1, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     settings.session.work = WorkSource::FileSet(plain);
@@ -412,8 +412,8 @@ fn run_fails_early_without_the_application_or_the_set() {
 
 #[test]
 fn search_continues_with_its_trials_when_interrupted() {
-    let place = Served::new(Fault::Nothing);
-    let folder = place.folder.path();
+    let served = Served::new(Fault::Nothing);
+    let folder = served.folder.path();
     let note = folder.join("notes");
     let command = |word: &str| {
         let note = note.display();
@@ -422,7 +422,7 @@ fn search_continues_with_its_trials_when_interrupted() {
         ))
     };
     let settings = FindSettings {
-        run: place.settings(1),
+        run: served.settings(1),
         range: Range {
             first: 1,
             most: 1,
@@ -458,9 +458,9 @@ fn search_continues_with_its_trials_when_interrupted() {
         ..found.clone()
     };
     std::fs::write(&path, serde_json::to_string(&cut).unwrap()).unwrap();
-    let asked = place.dynamic.load(Ordering::Relaxed);
+    let dynamic_requests = served.dynamic.load(Ordering::Relaxed);
     assert_eq!(search().unwrap(), found);
-    assert_eq!(place.dynamic.load(Ordering::Relaxed), asked);
+    assert_eq!(served.dynamic.load(Ordering::Relaxed), dynamic_requests);
 
     let mut other = settings.clone();
     other.run.session.seed += 1;

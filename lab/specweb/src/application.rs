@@ -142,7 +142,7 @@ fn custom(
         }));
     };
     let shown = tables.ads()?.choose(user, last_ad, request.now_s);
-    let content = match file.has_places() {
+    let content = match file.has_placeholders() {
         true => BodyPiece::Scanned(file, scan::ad_name(shown.ad)),
         false => BodyPiece::File(file),
     };

@@ -49,7 +49,7 @@ impl Variables {
         }
     }
 
-    /// SERVER_SOFTWARE.
+    /// The server's name and version, SERVER_SOFTWARE.
     pub fn server(&self) -> &str {
         &self.server
     }
@@ -284,20 +284,20 @@ mod tests {
     use crate::tables::Reset;
 
     fn state() -> (tempfile::TempDir, State) {
-        let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path(), None);
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = State::new(directory.path(), None);
         let reset = Reset {
             users: 5,
             seed: 1,
             time_s: 1_700_000_000,
             expired_percent: 0,
         };
-        let own = StateDirectory::of_set(place.path());
+        let own = StateDirectory::of_set(directory.path());
         own.make(&reset).expect("the files");
-        std::fs::create_dir(place.path().join("dir00000")).expect("a directory");
+        std::fs::create_dir(directory.path().join("dir00000")).expect("a directory");
         let file = [b"before ", BEGIN, &PLACEHOLDER, END, b" behind"].concat();
-        std::fs::write(place.path().join("dir00000/class1_1"), file).expect("a file");
-        (place, state)
+        std::fs::write(directory.path().join("dir00000/class1_1"), file).expect("a file");
+        (directory, state)
     }
 
     fn answered(state: &mut State, variables: &[(&str, &str)], input: &[u8]) -> (String, String) {
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn cgi_status_explains_the_error() {
-        let (place, mut state) = state();
+        let (directory, mut state) = state();
         let mut status = |variables: &[(&str, &str)], input: &[u8]| {
             let (head, _) = answered(&mut state, variables, input);
             head.split(' ')
@@ -373,7 +373,7 @@ mod tests {
             status(&[get, ("QUERY_STRING", "command/Fetch")], b""),
             "200"
         );
-        std::fs::remove_dir_all(place.path().join(".specweb99")).expect("the state");
+        std::fs::remove_dir_all(directory.path().join(".specweb99")).expect("the state");
         assert_eq!(
             status(&[get, ("QUERY_STRING", "command/Fetch")], b""),
             "500"

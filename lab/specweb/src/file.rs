@@ -70,7 +70,7 @@ impl FileName {
     }
 
     /// Whether the file may contain placeholders for an advertisement: classes 1 and 2.
-    pub fn has_places(self) -> bool {
+    pub fn has_placeholders(self) -> bool {
         matches!(self.class, 1 | 2)
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     use crate::placeholder::{END, PLACEHOLDER};
     use proptest::prelude::*;
 
-    fn place(name: &[u8]) -> Vec<u8> {
+    fn placed(name: &[u8]) -> Vec<u8> {
         [BEGIN, name, END].concat()
     }
 
@@ -118,17 +118,17 @@ mod tests {
         assert_eq!(&ad_name(47), b"/dir00001/class1_3");
         let text = [
             b"abc<",
-            place(&PLACEHOLDER).as_slice(),
+            placed(&PLACEHOLDER).as_slice(),
             b"<img <im",
-            &place(&PLACEHOLDER),
+            &placed(&PLACEHOLDER),
             b".",
         ]
         .concat();
         let wanted = [
             b"abc<",
-            place(b"/dir00001/class1_3").as_slice(),
+            placed(b"/dir00001/class1_3").as_slice(),
             b"<img <im",
-            &place(b"/dir00001/class1_3"),
+            &placed(b"/dir00001/class1_3"),
             b".",
         ]
         .concat();
@@ -148,7 +148,7 @@ mod tests {
             cuts in proptest::collection::vec(0_usize..40, 0..20),
             between in "[<a-z]{0,20}",
         ) {
-            let text = [between.as_bytes(), &place(&PLACEHOLDER), between.as_bytes(), &place(&PLACEHOLDER)].concat();
+            let text = [between.as_bytes(), &placed(&PLACEHOLDER), between.as_bytes(), &placed(&PLACEHOLDER)].concat();
             prop_assert_eq!(replaced(&text, &cuts), replaced(&text, &[]));
         }
     }

@@ -196,10 +196,10 @@ mod tests {
     };
 
     fn generate() -> (tempfile::TempDir, State) {
-        let place = tempfile::tempdir().expect("a directory");
-        let state = State::new(place.path(), None);
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = State::new(directory.path(), None);
         assert!(state.own.make(&RESET).expect("the files"));
-        (place, state)
+        (directory, state)
     }
 
     fn entry(client: u32, serial: u32) -> Entry {
@@ -213,13 +213,13 @@ mod tests {
 
     #[test]
     fn stored_tables_match_the_reset() {
-        let (place, mut state) = generate();
+        let (directory, mut state) = generate();
         assert_eq!(
             state.user(10_007).expect("a table"),
             User::generate(&RESET, 10_007)
         );
         assert_eq!(state.user(10_020).expect("a table"), None);
-        let mut fresh = State::new(place.path(), None);
+        let mut fresh = State::new(directory.path(), None);
         assert_eq!(fresh.ads().expect("a table"), &Ads::generate(&RESET));
         let other = Reset { users: 30, ..RESET };
         fresh.reset(&other).expect("a reset");
@@ -228,7 +228,7 @@ mod tests {
             User::generate(&other, 10_020)
         );
         let made = Ads::generate(&Reset { seed: 6, ..RESET });
-        let mut another = State::new(place.path(), None);
+        let mut another = State::new(directory.path(), None);
         another.reset(&Reset { seed: 6, ..RESET }).expect("a reset");
         let seen = fresh.ads().expect("a table");
         assert_eq!(seen, &made, "another process made them anew");
@@ -236,10 +236,10 @@ mod tests {
 
     #[test]
     fn concurrent_appends_keep_records_complete_and_in_order() {
-        let (place, mut state) = generate();
+        let (directory, mut state) = generate();
         std::thread::scope(|scope| {
             for client in 0..8 {
-                let mut state = State::new(place.path(), None);
+                let mut state = State::new(directory.path(), None);
                 scope.spawn(move || {
                     for serial in 1..=50 {
                         state.append(&entry(client, serial)).expect("a record");

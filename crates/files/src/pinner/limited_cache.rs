@@ -11,14 +11,14 @@ pub(super) struct LimitedCache<K, V> {
     bytes_max: u64,
     entries_max: usize,
     bytes: u64,
-    entries: HashMap<K, Entry<V>>,
+    entries: HashMap<K, LimitedEntry<V>>,
     order: GreedyDualSize<K>,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct LimitedEntry<V> {
     /// The place of the entry in `order`.
-    place: Priority,
+    priority: Priority,
     bytes: u64,
     value: V,
 }
@@ -60,9 +60,9 @@ impl<K: Copy + Eq + Hash, V> LimitedCache<K, V> {
     /// Inserts an entry. The caller has made room, and the key is not in the cache.
     pub(super) fn insert(&mut self, key: K, bytes: u64, value: V) {
         self.bytes += bytes;
-        let place = self.order.insert(bytes, key);
-        let entry = Entry {
-            place,
+        let priority = self.order.insert(bytes, key);
+        let entry = LimitedEntry {
+            priority,
             bytes,
             value,
         };
@@ -97,7 +97,7 @@ impl<K: Copy + Eq + Hash, V> LimitedCache<K, V> {
     /// Removes the entry of a key.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
-        self.order.remove(entry.place);
+        self.order.remove(entry.priority);
         self.bytes -= entry.bytes;
         Some(entry.value)
     }

@@ -4,7 +4,7 @@
 //! payload and the result pass through here as bytes. They are for blocking work other than serving
 //! files, such as an append under a lock that other processes hold.
 
-use super::jobs::{Key, Waiter};
+use super::jobs::{JobKey, Waiter};
 use super::{Full, Pool};
 
 /// Whether an custom_job may be shared, and repeated.
@@ -39,6 +39,6 @@ impl Pool {
             CustomJob::Shared => None,
         };
         let payload = payload.into();
-        self.enqueue(Key::Custom { number, payload }, None, Some(waiter))
+        self.enqueue(JobKey::Custom { number, payload }, None, Some(waiter))
     }
 }

@@ -39,7 +39,7 @@ impl Waiter {
 
 /// The identity of a job: jobs with equal keys are joined.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Key {
+pub(super) enum JobKey {
     Resolve(RootId, Box<[u8]>, OpenMode),
     List(RootId, Box<[u8]>),
     ReadIn(Piece),
@@ -59,12 +59,12 @@ pub(super) enum Key {
     },
 }
 
-impl Key {
+impl JobKey {
     /// Whether the job must not be repeated.
     pub(super) fn is_once_only(&self) -> bool {
         matches!(
             self,
-            Key::Custom {
+            JobKey::Custom {
                 number: Some(_),
                 ..
             }
@@ -83,7 +83,7 @@ pub(super) struct Piece {
     pub(super) length: u64,
 }
 
-/// Where a job is.
+/// The state of a job: queued, or running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum JobState {
     Demanded,
@@ -94,7 +94,7 @@ enum JobState {
 /// One job.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) key: Key,
+    pub(super) key: JobKey,
     /// The file of a read, or the page a listing is compared with; keeps it open until the job is
     /// done.
     pub(super) file: Option<Rc<OpenFile>>,
@@ -103,8 +103,8 @@ pub(super) struct Job {
     pub(super) waiters: Vec<u64>,
     /// How often a helper has died on the job.
     pub(super) deaths: u32,
-    pub(super) asked: Instant,
-    place: JobState,
+    pub(super) submitted: Instant,
+    state: JobState,
 }
 
 /// The result of submitting a job.
@@ -122,7 +122,7 @@ pub(super) enum Submitted {
 pub(super) struct Jobs {
     next: u64,
     jobs: HashMap<u64, Job>,
-    by_key: HashMap<Key, u64>,
+    by_key: HashMap<JobKey, u64>,
     /// The job for which each waiter waits.
     waiting: HashMap<u64, u64>,
     demanded: VecDeque<u64>,
@@ -138,7 +138,7 @@ impl Jobs {
     /// Submits a job; without a waiter it is a prefetch.
     pub(super) fn submit(
         &mut self,
-        key: Key,
+        key: JobKey,
         file: Option<&Rc<OpenFile>>,
         waiter: Option<Waiter>,
         queue_max: usize,
@@ -147,17 +147,17 @@ impl Jobs {
             self.join(id, waiter);
             return Submitted::Joined;
         }
-        let mut asked = Submitted::Queued;
+        let mut submitted = Submitted::Queued;
         if self.queued() >= queue_max {
             match waiter {
-                Some(_) if self.drop_prefetch() => asked = Submitted::Displaced,
+                Some(_) if self.drop_prefetch() => submitted = Submitted::Displaced,
                 Some(waiter) if waiter.admitted => {}
                 _ => return Submitted::Full,
             }
         }
         let id = self.next;
         self.next += 1;
-        let place = if waiter.is_some() {
+        let state = if waiter.is_some() {
             JobState::Demanded
         } else {
             JobState::Prefetch
@@ -172,16 +172,16 @@ impl Jobs {
             piece: None,
             waiters,
             deaths: 0,
-            asked: Instant::now(),
-            place,
+            submitted: Instant::now(),
+            state,
         };
         self.jobs.insert(id, job);
-        self.queue(place).push_back(id);
-        asked
+        self.queue(state).push_back(id);
+        submitted
     }
 
     /// Attaches the data to a spool job that was just submitted.
-    pub(super) fn attach(&mut self, key: &Key, piece: OwnedFd) {
+    pub(super) fn attach(&mut self, key: &JobKey, piece: OwnedFd) {
         let job = self.by_key.get(key).and_then(|id| self.jobs.get_mut(id));
         if let Some(job) = job {
             job.piece = Some(piece);
@@ -189,14 +189,14 @@ impl Jobs {
     }
 
     /// The number of queued jobs of a kind.
-    pub(super) fn queued_where(&self, fits: impl Fn(&Key) -> bool) -> usize {
+    pub(super) fn queued_where(&self, fits: impl Fn(&JobKey) -> bool) -> usize {
         let queued = self.demanded.iter().chain(&self.prefetch);
         let jobs = queued.filter_map(|id| self.jobs.get(id));
         jobs.filter(|job| fits(&job.key)).count()
     }
 
     /// Starts the next job of a kind and returns it.
-    pub(super) fn start_where(&mut self, fits: impl Fn(&Key) -> bool) -> Option<(u64, &Job)> {
+    pub(super) fn start_where(&mut self, fits: impl Fn(&JobKey) -> bool) -> Option<(u64, &Job)> {
         let of_kind = |id: &u64| self.jobs.get(id).is_some_and(|job| fits(&job.key));
         let id = match self.demanded.iter().position(of_kind) {
             Some(at) => self.demanded.remove(at),
@@ -206,7 +206,7 @@ impl Jobs {
             }
         }?;
         let job = self.jobs.get_mut(&id)?;
-        job.place = JobState::Running;
+        job.state = JobState::Running;
         Some((id, job))
     }
 
@@ -231,7 +231,7 @@ impl Jobs {
             return;
         };
         job.waiters.retain(|known| *known != waiter);
-        if job.waiters.is_empty() && job.place == JobState::Demanded {
+        if job.waiters.is_empty() && job.state == JobState::Demanded {
             self.give_up(id);
         }
     }
@@ -244,14 +244,14 @@ impl Jobs {
         };
         job.deaths += 1;
         // Joined since it was started as a prefetch, perhaps.
-        let place = if job.waiters.is_empty() {
+        let state = if job.waiters.is_empty() {
             JobState::Prefetch
         } else {
             JobState::Demanded
         };
-        job.place = place;
+        job.state = state;
         let deaths = job.deaths;
-        self.queue(place).push_front(id);
+        self.queue(state).push_front(id);
         deaths
     }
 
@@ -266,7 +266,7 @@ impl Jobs {
     pub(super) fn running(&self, id: u64) -> Option<&Job> {
         self.jobs
             .get(&id)
-            .filter(|job| job.place == JobState::Running)
+            .filter(|job| job.state == JobState::Running)
     }
 
     fn join(&mut self, id: u64, waiter: Option<Waiter>) {
@@ -275,8 +275,8 @@ impl Jobs {
         };
         job.waiters.push(waiter.token);
         self.waiting.insert(waiter.token, id);
-        if job.place == JobState::Prefetch {
-            job.place = JobState::Demanded;
+        if job.state == JobState::Prefetch {
+            job.state = JobState::Demanded;
             self.prefetch.retain(|queued| *queued != id);
             self.demanded.push_back(id);
         }
@@ -290,8 +290,8 @@ impl Jobs {
         true
     }
 
-    fn queue(&mut self, place: JobState) -> &mut VecDeque<u64> {
-        match place {
+    fn queue(&mut self, state: JobState) -> &mut VecDeque<u64> {
+        match state {
             JobState::Prefetch => &mut self.prefetch,
             JobState::Demanded | JobState::Running => &mut self.demanded,
         }
@@ -302,15 +302,15 @@ impl Jobs {
 mod tests {
     use super::*;
 
-    fn name(n: u8) -> Key {
-        Key::Resolve(RootId(0), Box::new([n]), OpenMode::Open)
+    fn name(n: u8) -> JobKey {
+        JobKey::Resolve(RootId(0), Box::new([n]), OpenMode::Open)
     }
 
     fn new(token: u64) -> Option<Waiter> {
         Some(Waiter::new(token))
     }
 
-    fn started(jobs: &mut Jobs) -> Vec<Key> {
+    fn started(jobs: &mut Jobs) -> Vec<JobKey> {
         std::iter::from_fn(|| jobs.start_where(|_| true).map(|(_, job)| job.key.clone())).collect()
     }
 

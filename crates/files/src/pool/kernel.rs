@@ -68,7 +68,9 @@ impl Pool {
             let Some((id, job)) = self.jobs.start_where(Ring::takes) else {
                 break;
             };
-            self.statistics.queue_us.record(micros(job.asked.elapsed()));
+            self.statistics
+                .queue_us
+                .record(micros(job.submitted.elapsed()));
             let finished = ring.start(id, &job.key, job.file.as_ref());
             self.finished.extend(finished);
         }

@@ -1,7 +1,7 @@
 //! From a helper's reply to the outcome of a job.
 
 use super::Pool;
-use super::jobs::{Key, Piece};
+use super::jobs::{JobKey, Piece};
 use crate::answer::{Answer, Failure, FoundFile, KnownFile};
 use crate::deferred_close::DeferredCloses;
 use crate::file::{Meta, OpenFile};
@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// A finished job.
 #[derive(Debug)]
 pub struct Done {
-    /// What came of it.
+    /// The outcome of the job.
     pub outcome: Outcome,
     /// All waiters of the job; empty for a prefetch.
     pub waiters: Vec<u64>,
@@ -24,7 +24,7 @@ pub struct Done {
 /// What came of a job.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`crate::Pool::submit_lookup`].
+    /// Outcome of [`crate::Pool::submit_lookup`].
     LookedUp {
         /// The requested root.
         root: RootId,
@@ -57,7 +57,7 @@ pub enum Outcome {
         /// here; [`OpenFile::unchanged`] detects it.
         result: Result<(), Failure>,
     },
-    /// Of [`crate::Pool::submit_listing`].
+    /// Outcome of [`crate::Pool::submit_listing`].
     Listed {
         /// The requested root.
         root: RootId,
@@ -67,7 +67,7 @@ pub enum Outcome {
         /// says the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::submit_copy`].
+    /// Outcome of [`crate::Pool::submit_copy`].
     Copied {
         /// The file's device.
         device: u64,
@@ -79,7 +79,7 @@ pub enum Outcome {
         /// file.
         content: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::submit_fetch`].
+    /// Outcome of [`crate::Pool::submit_fetch`].
     Fetched {
         /// The file's device.
         device: u64,
@@ -88,12 +88,12 @@ pub enum Outcome {
         /// The contents. They are shorter than requested if the file has become shorter.
         content: Result<Rc<[u8]>, Failure>,
     },
-    /// Of [`crate::Pool::submit_spool`].
+    /// Outcome of [`crate::Pool::submit_spool`].
     Spooled {
         /// The file that the piece is in now, or why it is not.
         file: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::submit_custom`].
+    /// Outcome of [`crate::Pool::submit_custom`].
     Custom {
         /// What the job has brought.
         answer: Result<CustomResult<Rc<OpenFile>>, Failure>,
@@ -129,7 +129,7 @@ impl Arrived<'_> {
     /// descriptors have arrived.
     pub(super) fn outcome(
         self,
-        key: Key,
+        key: JobKey,
         file: Option<Rc<OpenFile>>,
         reply: Reply,
     ) -> Result<Outcome, Broken> {
@@ -138,7 +138,7 @@ impl Arrived<'_> {
         }
         match (key, reply) {
             (
-                Key::Resolve(root, path, _),
+                JobKey::Resolve(root, path, _),
                 Reply::Resolved {
                     answer, content, ..
                 },
@@ -148,10 +148,10 @@ impl Arrived<'_> {
                 answer: self.answer(answer)?,
                 content,
             }),
-            (Key::Resolve(root, path, _), Reply::Touched { .. }) => {
+            (JobKey::Resolve(root, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
             }
-            (Key::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
+            (JobKey::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
                 root,
                 path,
                 answer: match answer {
@@ -161,10 +161,10 @@ impl Arrived<'_> {
                 },
             }),
             // A helper whose send buffer is too small has read the file into memory instead.
-            (Key::ReadIn(piece) | Key::Fetch(piece), Reply::ReadIn { errno, .. }) => {
+            (JobKey::ReadIn(piece) | JobKey::Fetch(piece), Reply::ReadIn { errno, .. }) => {
                 Ok(read_in(&piece, errno))
             }
-            (Key::Read(piece), Reply::Read { content, .. }) => {
+            (JobKey::Read(piece), Reply::Read { content, .. }) => {
                 let content = self.memory(content.map_err(failure_of))?;
                 Ok(Outcome::Copied {
                     device: piece.device,
@@ -173,7 +173,7 @@ impl Arrived<'_> {
                     content,
                 })
             }
-            (Key::Fetch(Piece { device, inode, .. }), Reply::Fetched { content, .. }) => {
+            (JobKey::Fetch(Piece { device, inode, .. }), Reply::Fetched { content, .. }) => {
                 let content = content.map_err(failure_of);
                 Ok(Outcome::Fetched {
                     device,
@@ -181,10 +181,10 @@ impl Arrived<'_> {
                     content,
                 })
             }
-            (Key::Spool { .. }, Reply::Spooled { made, errno, .. }) => {
+            (JobKey::Spool { .. }, Reply::Spooled { made, errno, .. }) => {
                 self.spooled(file, made, errno)
             }
-            (Key::Custom { .. }, Reply::Custom { answer, .. }) => Ok(Outcome::Custom {
+            (JobKey::Custom { .. }, Reply::Custom { answer, .. }) => Ok(Outcome::Custom {
                 answer: match answer {
                     Ok(CustomResult::Inline(payload)) => Ok(CustomResult::Inline(payload)),
                     Ok(CustomResult::File(meta)) => self.memory(Ok(meta))?.map(CustomResult::File),
@@ -257,7 +257,7 @@ impl Arrived<'_> {
 }
 
 /// The outcome of a job that no helper has answered.
-pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
+pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
     match key {
         Key::Resolve(root, path, _) => Outcome::LookedUp {
             root,
@@ -265,12 +265,12 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             answer: Answer::Failed(failure),
             content: None,
         },
-        Key::List(root, path) => Outcome::Listed {
+        JobKey::List(root, path) => Outcome::Listed {
             root,
             path,
             answer: Err(failure),
         },
-        Key::ReadIn(Piece {
+        JobKey::ReadIn(Piece {
             device,
             inode,
             offset,
@@ -281,7 +281,7 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             offset,
             result: Err(failure),
         },
-        Key::Read(Piece {
+        JobKey::Read(Piece {
             device,
             inode,
             offset,
@@ -292,13 +292,13 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             offset,
             content: Err(failure),
         },
-        Key::Fetch(Piece { device, inode, .. }) => Outcome::Fetched {
+        JobKey::Fetch(Piece { device, inode, .. }) => Outcome::Fetched {
             device,
             inode,
             content: Err(failure),
         },
-        Key::Spool { .. } => Outcome::Spooled { file: Err(failure) },
-        Key::Custom { .. } => Outcome::Custom {
+        JobKey::Spool { .. } => Outcome::Spooled { file: Err(failure) },
+        JobKey::Custom { .. } => Outcome::Custom {
             answer: Err(failure),
         },
     }

@@ -21,7 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::jobs::{Key, Piece};
+use super::jobs::{JobKey, Piece};
 use super::outcome::{Outcome, failed};
 use crate::answer::{Answer, Failure};
 use crate::deferred_close::DeferredCloses;
@@ -81,7 +81,7 @@ struct Walk {
     want: OpenMode,
     memo: RefCell<Memo>,
     /// What the ring is doing for the walk.
-    asked: Option<Call>,
+    call: Option<Call>,
     races: u32,
 }
 
@@ -172,7 +172,7 @@ impl Ring {
         })
     }
 
-    /// See [`FileRing::grow_table`].
+    /// Enlarges the table of descriptors as [`FileRing::grow_table`] does.
     pub(super) fn grow_table(&self, descriptors: u32) -> io::Result<()> {
         self.work.grow_table(descriptors)
     }
@@ -183,8 +183,8 @@ impl Ring {
     }
 
     /// Whether the ring supports this kind of job.
-    pub(super) fn takes(key: &Key) -> bool {
-        matches!(key, Key::Resolve(..) | Key::ReadIn(_))
+    pub(super) fn takes(key: &JobKey) -> bool {
+        matches!(key, JobKey::Resolve(..) | JobKey::ReadIn(_))
     }
 
     /// Whether the ring can start one more job now.
@@ -201,19 +201,19 @@ impl Ring {
     pub(super) fn start(
         &mut self,
         id: u64,
-        key: &Key,
+        key: &JobKey,
         file: Option<&Rc<OpenFile>>,
     ) -> Option<Finished> {
         let stage = match (key, file) {
-            (Key::Resolve(root, path, want), _) => Stage::Walking(Walk {
+            (JobKey::Resolve(root, path, want), _) => Stage::Walking(Walk {
                 root: *root,
                 path: path.clone(),
                 want: *want,
                 memo: RefCell::default(),
-                asked: None,
+                call: None,
                 races: 0,
             }),
-            (Key::ReadIn(piece), Some(file)) => {
+            (JobKey::ReadIn(piece), Some(file)) => {
                 let reading = Reading {
                     file: file.clone(),
                     at: piece.offset,
@@ -286,7 +286,7 @@ impl Ring {
         let Stage::Walking(walk) = &mut task.stage else {
             return None;
         };
-        let call = walk.asked.take()?;
+        let call = walk.call.take()?;
         match (call, descriptor) {
             (call, Err(Errno::AGAIN | Errno::INTR)) if task.again < RETRIES_MAX => {
                 task.again += 1;
@@ -348,7 +348,7 @@ impl Ring {
         match &mut task.stage {
             Stage::Walking(walk) => {
                 // A failing read is found again, and reported, when the contents are read in.
-                if let Some(Call::Touch(path, file, status)) = walk.asked.take() {
+                if let Some(Call::Touch(path, file, status)) = walk.call.take() {
                     let opened = Ok((file, status));
                     walk.memo.get_mut().opened.push((path, opened));
                 }
@@ -437,7 +437,7 @@ impl Ring {
             path: std::mem::take(&mut walk.path),
             want: walk.want,
             memo: RefCell::default(),
-            asked: None,
+            call: None,
             races: 0,
         };
         task.stage = Stage::Beginnings(walk, answer, readings);
@@ -450,15 +450,15 @@ impl Ring {
         let Stage::Walking(walk) = &mut task.stage else {
             return None;
         };
-        walk.asked = walk.memo.get_mut().wanted.take();
+        walk.call = walk.memo.get_mut().wanted.take();
         let root = self.roots.get(walk.root)?.as_fd();
-        let asked = match &walk.asked {
+        let submitted = match &walk.call {
             Some(Call::Stat(path)) => self.work.stat_path(id, root, path),
             Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
             Some(Call::Touch(_, file, _)) => self.work.read(id, file.as_fd(), 0, 1),
             None => Err(Errno::IO),
         };
-        match asked {
+        match submitted {
             Ok(()) => None,
             Err(errno) => self.fail(id, Failure::from_errno(errno)),
         }
@@ -468,8 +468,8 @@ impl Ring {
     fn resubmit_touch(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         if let Stage::Walking(walk) = &mut task.stage {
-            let asked = walk.asked.take();
-            walk.memo.get_mut().wanted = asked;
+            let call = walk.call.take();
+            walk.memo.get_mut().wanted = call;
         }
         self.submit_next(id)
     }
@@ -511,9 +511,9 @@ impl Ring {
         let task = self.tasks.remove(&id)?;
         let key = match task.stage {
             Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
-                Key::Resolve(walk.root, walk.path, walk.want)
+                JobKey::Resolve(walk.root, walk.path, walk.want)
             }
-            Stage::Chunk(piece, _) => Key::ReadIn(piece),
+            Stage::Chunk(piece, _) => JobKey::ReadIn(piece),
         };
         Some(Finished {
             id,

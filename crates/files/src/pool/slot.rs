@@ -27,7 +27,7 @@ pub(super) enum Work {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum HelperState {
     /// How many handshake messages have been sent.
     Greeting(usize),
     /// Since when; `None` until the next flush provides the time.
@@ -49,7 +49,7 @@ pub(super) struct Slot {
     pub(super) id: HelperSlot,
     pub(super) socket: OwnedFd,
     pub(super) pid: u32,
-    state: State,
+    state: HelperState,
 }
 
 impl Slot {
@@ -58,18 +58,18 @@ impl Slot {
             id,
             socket,
             pid,
-            state: State::Greeting(0),
+            state: HelperState::Greeting(0),
         }
     }
 
     /// Whether part of the greeting is still to be sent.
     pub(super) fn is_in_handshake(&self) -> bool {
-        matches!(self.state, State::Greeting(_))
+        matches!(self.state, HelperState::Greeting(_))
     }
 
     /// Send what is missing of the greeting: Hello, then a message for each root.
     pub(super) fn handshake(&mut self, roots: &Roots) {
-        let State::Greeting(mut sent) = self.state else {
+        let HelperState::Greeting(mut sent) = self.state else {
             return;
         };
         let mut bytes = Vec::new();
@@ -105,16 +105,16 @@ impl Slot {
             }
         }
         self.state = if sent > roots.len() {
-            State::Idle(None)
+            HelperState::Idle(None)
         } else {
-            State::Greeting(sent)
+            HelperState::Greeting(sent)
         };
     }
 
     /// Remember since when the helper is idle.
     pub(super) fn settle(&mut self, now_ms: u64) {
-        if let State::Idle(None) = self.state {
-            self.state = State::Idle(Some(now_ms));
+        if let HelperState::Idle(None) = self.state {
+            self.state = HelperState::Idle(Some(now_ms));
         }
     }
 
@@ -128,7 +128,7 @@ impl Slot {
                 Work::Unsent(job)
             }
         };
-        self.state = State::Busy(work, Instant::now());
+        self.state = HelperState::Busy(work, Instant::now());
     }
 
     /// Send descriptors that the helper shall close later, when released.
@@ -136,11 +136,11 @@ impl Slot {
         let mut bytes = Vec::new();
         encode_request(&Request::DeferClose { job: 0 }, &mut bytes);
         if matches!(self.put(&bytes, files), Ok(true)) {
-            self.state = State::Busy(Work::DeferClose, Instant::now());
+            self.state = HelperState::Busy(Work::DeferClose, Instant::now());
             Sent::Sent
         } else {
             self.shut();
-            self.state = State::Busy(Work::DeferClose, Instant::now());
+            self.state = HelperState::Busy(Work::DeferClose, Instant::now());
             Sent::Failed
         }
     }
@@ -159,24 +159,24 @@ impl Slot {
     }
 
     pub(super) fn set_idle(&mut self, now_ms: u64) {
-        self.state = State::Idle(Some(now_ms));
+        self.state = HelperState::Idle(Some(now_ms));
     }
 
     pub(super) fn die(&mut self) {
-        self.state = State::Dead;
+        self.state = HelperState::Dead;
     }
 
     pub(super) fn is_dead(&self) -> bool {
-        matches!(self.state, State::Dead)
+        matches!(self.state, HelperState::Dead)
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle(_))
+        matches!(self.state, HelperState::Idle(_))
     }
 
     pub(super) fn idle_since_ms(&self) -> Option<u64> {
         match self.state {
-            State::Idle(since) => since,
+            HelperState::Idle(since) => since,
             _ => None,
         }
     }
@@ -184,7 +184,7 @@ impl Slot {
     /// What the helper is doing, and since when.
     pub(super) fn work(&self) -> Option<(Work, Instant)> {
         match self.state {
-            State::Busy(work, since) => Some((work, since)),
+            HelperState::Busy(work, since) => Some((work, since)),
             _ => None,
         }
     }

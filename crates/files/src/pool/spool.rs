@@ -4,7 +4,7 @@
 //! much is waiting to be written already. What it wants kept it puts into memory of its own that
 //! can be passed on (a memfd), and a helper appends that to a file without a name.
 
-use super::jobs::{Key, Waiter};
+use super::jobs::{JobKey, Waiter};
 use super::{Full, Pool};
 use crate::file::{Meta, OpenFile};
 use rustix::fd::OwnedFd;
@@ -28,7 +28,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.spools += 1;
-        let key = Key::Spool {
+        let key = JobKey::Spool {
             number: self.spools,
             offset,
             directory: directory.into(),

@@ -9,7 +9,7 @@ pub struct Log2Histogram {
     pub buckets: [u64; 32],
     /// All values together.
     pub sum: u64,
-    /// How many were recorded.
+    /// Number of recorded values.
     pub count: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Submitting jobs to helpers, except custom jobs and spooling.
 
-use super::jobs::{Key, Piece, Submitted};
+use super::jobs::{JobKey, Piece, Submitted};
 use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
@@ -28,7 +28,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.lookups += 1;
-        self.enqueue(Key::Resolve(root, path.into(), want), None, Some(waiter))
+        self.enqueue(JobKey::Resolve(root, path.into(), want), None, Some(waiter))
     }
 
     /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.
@@ -46,7 +46,11 @@ impl Pool {
             Some(_) => self.statistics.reads_in += 1,
             None => self.statistics.prefetches += 1,
         }
-        self.enqueue(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
+        self.enqueue(
+            JobKey::ReadIn(piece(file, offset, length)),
+            Some(file),
+            waiter,
+        )
     }
 
     /// Copies at most 16 MiB of a file into a memfd: for file systems whose cached pages cannot be
@@ -64,7 +68,7 @@ impl Pool {
     ) -> Result<(), Full> {
         self.statistics.copies += 1;
         self.enqueue(
-            Key::Read(piece(file, offset, length)),
+            JobKey::Read(piece(file, offset, length)),
             Some(file),
             Some(waiter),
         )
@@ -92,7 +96,11 @@ impl Pool {
     ) -> Result<(), Full> {
         assert!(length <= FETCH_BYTES_MAX as u64, "too much to fetch");
         self.statistics.fetches += 1;
-        self.enqueue(Key::Fetch(piece(file, 0, length)), Some(file), Some(waiter))
+        self.enqueue(
+            JobKey::Fetch(piece(file, 0, length)),
+            Some(file),
+            Some(waiter),
+        )
     }
 
     /// Makes a listing page of the directory `path` for `waiter`. If a `known` page is still right,
@@ -108,7 +116,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.listings += 1;
-        self.enqueue(Key::List(root, path.into()), known, Some(waiter))
+        self.enqueue(JobKey::List(root, path.into()), known, Some(waiter))
     }
 
     /// `waiter` does not wait any more: its client has disconnected, or was answered otherwise. A
@@ -120,23 +128,23 @@ impl Pool {
 
     pub(super) fn enqueue(
         &mut self,
-        key: Key,
+        key: JobKey,
         file: Option<&Rc<OpenFile>>,
         waiter: Option<Waiter>,
     ) -> Result<(), Full> {
         let queued = self.jobs.queued();
-        let asked = self.jobs.submit(key, file, waiter, self.limits.queue_max);
-        if let Submitted::Queued | Submitted::Displaced = asked {
+        let submitted = self.jobs.submit(key, file, waiter, self.limits.queue_max);
+        if let Submitted::Queued | Submitted::Displaced = submitted {
             self.statistics.queue_found.record(queued as u64);
         }
-        match asked {
+        match submitted {
             Submitted::Queued => {}
             Submitted::Displaced => self.statistics.prefetches_dropped += 1,
             Submitted::Joined => self.statistics.coalesced += 1,
             Submitted::Full => self.statistics.full += 1,
         }
         self.gauges();
-        if asked == Submitted::Full {
+        if submitted == Submitted::Full {
             Err(Full)
         } else {
             Ok(())

@@ -4,7 +4,7 @@
 //! under way and is not read from beyond that, its socket holds a few answers only, and a client
 //! that does not receive them is disconnected.
 
-use crate::service::wire::{Reply, encode_reply};
+use crate::service::wire::{ClientReply, encode_reply};
 use headway_event::{Deadlines, Events, Interest, Slots, Token};
 use headway_os::fd_passing::{Wait, send_with_descriptors};
 use rustix::fd::{AsFd, OwnedFd};
@@ -23,21 +23,21 @@ pub(super) struct Client {
     pub(super) socket: OwnedFd,
     pub(super) token: Token,
     /// Requests of the client that a helper works for, by the finder's numbers.
-    pub(super) asks: Vec<u64>,
-    replies: VecDeque<Reply>,
+    pub(super) requests: Vec<u64>,
+    replies: VecDeque<ClientReply>,
     interest: Interest,
 }
 
 impl Client {
     /// Whether the client may have one more request under way.
     pub(super) fn has_room(&self) -> bool {
-        self.asks.len() + self.replies.len() < REQUESTS_MAX
+        self.requests.len() + self.replies.len() < REQUESTS_MAX
     }
 }
 
 /// Whether a client is still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum ClientState {
     Alive,
     /// Close the client's connection.
     Gone,
@@ -53,7 +53,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Their tokens are of this kind.
+    /// Creates the table; its tokens are of this kind.
     pub(super) fn new(kind: u8, send_timeout: Duration) -> Clients {
         Clients {
             send_timeout,
@@ -74,7 +74,7 @@ impl Clients {
         self.clients.insert(Client {
             socket,
             token,
-            asks: Vec::new(),
+            requests: Vec::new(),
             replies: VecDeque::new(),
             interest: Interest::READ,
         });
@@ -101,31 +101,31 @@ impl Clients {
     pub(super) fn answer(
         &mut self,
         token: Token,
-        reply: Reply,
+        reply: ClientReply,
         now_ms: u64,
         events: &mut Events,
-    ) -> State {
+    ) -> ClientState {
         let Some(client) = self.get(token) else {
-            return State::Alive;
+            return ClientState::Alive;
         };
         client.replies.push_back(reply);
         if client.replies.len() > 1 {
-            return State::Alive;
+            return ClientState::Alive;
         }
         self.flush(token, now_ms, events)
     }
 
     /// Sends as much as the client's socket accepts.
-    pub(super) fn flush(&mut self, token: Token, now_ms: u64, events: &mut Events) -> State {
+    pub(super) fn flush(&mut self, token: Token, now_ms: u64, events: &mut Events) -> ClientState {
         let Some(client) = self.clients.get_mut(token) else {
-            return State::Alive;
+            return ClientState::Alive;
         };
         let before = client.replies.len();
         while let Some(first) = client.replies.front() {
             match send(&client.socket, first) {
                 Ok(true) => drop(client.replies.pop_front()),
                 Ok(false) => break,
-                Err(_) => return State::Gone,
+                Err(_) => return ClientState::Gone,
             }
         }
         let slot = token.slot() as usize;
@@ -142,9 +142,9 @@ impl Clients {
     }
 
     /// Updates which events of a client are watched.
-    pub(super) fn heed(&mut self, token: Token, events: &mut Events) -> State {
+    pub(super) fn heed(&mut self, token: Token, events: &mut Events) -> ClientState {
         let Some(client) = self.get(token) else {
-            return State::Alive;
+            return ClientState::Alive;
         };
         let interest = match (client.has_room(), client.replies.is_empty()) {
             (true, true) => Interest::READ,
@@ -156,10 +156,10 @@ impl Clients {
             client.interest = interest;
             let (socket, token) = (client.socket.as_fd(), client.token);
             if events.modify(socket, token, interest).is_err() {
-                return State::Gone;
+                return ClientState::Gone;
             }
         }
-        State::Alive
+        ClientState::Alive
     }
 
     /// When [`Clients::stalled`] has something to say at the earliest.
@@ -177,7 +177,7 @@ impl Clients {
 }
 
 /// `Ok(false)` when the socket is full.
-fn send(socket: &OwnedFd, reply: &Reply) -> Result<bool, Errno> {
+fn send(socket: &OwnedFd, reply: &ClientReply) -> Result<bool, Errno> {
     let bytes = encode_reply(reply);
     let sent = send_with_descriptors(socket, &[IoSlice::new(&bytes)], &[], Wait::Never)?;
     Ok(sent.is_some())

@@ -4,7 +4,7 @@
 //! Equal requests of several clients are one job of the pool, so a file that a thousand clients
 //! request at once is resolved and read once.
 
-use super::wire::{Answered, Reply, Request};
+use super::wire::{Answered, ClientReply, ClientRequest};
 use crate::answer::{Answer, Failure, Probe};
 use crate::file::OpenFile;
 use crate::file_cache::{FileCache, FileCacheLimits};
@@ -72,7 +72,7 @@ pub(super) struct Finder {
 
 /// Outcome of a request for now.
 pub(super) enum Progress {
-    Answered(Reply),
+    Answered(ClientReply),
     /// A helper works for it; its number.
     Pending(u64),
 }
@@ -109,7 +109,12 @@ impl Finder {
     }
 
     /// Answer a request, or put helpers to it.
-    pub(super) fn begin(&mut self, client: Token, request: &Request<'_>, now_ms: u64) -> Progress {
+    pub(super) fn begin(
+        &mut self,
+        client: Token,
+        request: &ClientRequest<'_>,
+        now_ms: u64,
+    ) -> Progress {
         let pending = PendingRequest {
             client,
             number: request.number,
@@ -151,7 +156,12 @@ impl Finder {
     }
 
     /// Handles a finished job: appends the answers to send and the numbers of their requests.
-    pub(super) fn resume(&mut self, done: Done, now_ms: u64, out: &mut Vec<(Token, u64, Reply)>) {
+    pub(super) fn resume(
+        &mut self,
+        done: Done,
+        now_ms: u64,
+        out: &mut Vec<(Token, u64, ClientReply)>,
+    ) {
         match done.outcome {
             Outcome::LookedUp {
                 root, path, answer, ..
@@ -349,9 +359,9 @@ impl Finder {
 }
 
 impl PendingRequest {
-    fn reply(&self, answered: Answered) -> Reply {
+    fn reply(&self, answered: Answered) -> ClientReply {
         let number = self.number;
-        Reply { number, answered }
+        ClientReply { number, answered }
     }
 }
 

@@ -45,7 +45,7 @@ const KIND_OPEN: u8 = 1;
 
 /// From client to service: open a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Request<'a> {
+pub struct ClientRequest<'a> {
     /// The client's number for it.
     pub number: u64,
     /// How many bytes from the file's start are to be in memory before the answer.
@@ -58,7 +58,7 @@ pub struct Request<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ParsedRequest<'a> {
     /// A request of this version.
-    Request(Request<'a>),
+    Request(ClientRequest<'a>),
     /// A client of another version; its number, so that it gets an answer.
     OtherVersion {
         /// The client's number for its request.
@@ -79,9 +79,9 @@ pub enum Answered {
     Version,
 }
 
-/// From service to client.
+/// A message from the service to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reply {
+pub struct ClientReply {
     /// The request's number.
     pub number: u64,
     /// Outcome of the request.
@@ -89,7 +89,7 @@ pub struct Reply {
 }
 
 /// Append the bytes of a request. A path beyond [`PATH_BYTES_MAX`] is cut: it is too long already.
-pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
+pub fn encode_request(request: &ClientRequest<'_>, bytes: &mut Vec<u8>) {
     bytes.extend(head(KIND_OPEN, request.number));
     bytes.extend(request.read_in.to_le_bytes());
     bytes.extend(&request.path[..request.path.len().min(PATH_BYTES_MAX)]);
@@ -119,7 +119,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<ParsedRequest<'_>, Malformed> {
     if path.first() != Some(&b'/') || path.contains(&0) {
         return Err(malformed("no absolute path"));
     }
-    Ok(ParsedRequest::Request(Request {
+    Ok(ParsedRequest::Request(ClientRequest {
         number,
         read_in: u64::from_le_bytes(*read_in),
         path,
@@ -127,7 +127,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<ParsedRequest<'_>, Malformed> {
 }
 
 /// The bytes of an answer.
-pub fn encode_reply(reply: &Reply) -> [u8; REPLY_BYTES] {
+pub fn encode_reply(reply: &ClientReply) -> [u8; REPLY_BYTES] {
     let kind = match reply.answered {
         Answered::Done => 1,
         Answered::Elsewhere => 2,
@@ -142,7 +142,7 @@ pub fn encode_reply(reply: &Reply) -> [u8; REPLY_BYTES] {
 /// # Errors
 /// [`Malformed`]. That includes an answer of another version: such a service sends `version` in its
 /// own form.
-pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
+pub fn decode_reply(bytes: &[u8]) -> Result<ClientReply, Malformed> {
     if bytes.len() != REPLY_BYTES {
         return Err(malformed("wrong length"));
     }
@@ -157,7 +157,7 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
         4 => Answered::Version,
         _ => return Err(malformed("unknown kind")),
     };
-    Ok(Reply { number, answered })
+    Ok(ClientReply { number, answered })
 }
 
 fn head(kind: u8, number: u64) -> [u8; 16] {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encoded(request: &Request<'_>) -> Vec<u8> {
+    fn encoded(request: &ClientRequest<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         encode_request(request, &mut bytes);
         bytes
@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         #[test]
         fn reply_is_read_back_when_it_was_written(number: u64, answered in answered()) {
-            let reply = Reply { number, answered };
+            let reply = ClientReply { number, answered };
             prop_assert_eq!(decode_reply(&encode_reply(&reply)), Ok(reply));
         }
 
@@ -217,7 +217,7 @@ mod tests {
             number: u64, read_in: u64, rest in prop::collection::vec(1_u8.., 0..300),
         ) {
             let path = [b"/", &rest[..]].concat();
-            let request = Request { number, read_in, path: &path };
+            let request = ClientRequest { number, read_in, path: &path };
             let bytes = encoded(&request);
             prop_assert_eq!(decode_request(&bytes), Ok(ParsedRequest::Request(request.clone())));
         }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn number_is_known_when_a_request_is_of_another_version() {
-        let mut bytes = encoded(&Request {
+        let mut bytes = encoded(&ClientRequest {
             number: 77,
             read_in: 0,
             path: b"/x",
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn request_is_refused_when_it_has_any_flag() {
-        let mut bytes = encoded(&Request {
+        let mut bytes = encoded(&ClientRequest {
             number: 1,
             read_in: 0,
             path: b"/x",
@@ -271,7 +271,7 @@ mod tests {
     fn path_is_refused_when_it_is_relative_too_long_or_has_a_nul() {
         let long = vec![b'/'; PATH_BYTES_MAX + 1];
         for path in [&b"relative"[..], b"", b"/a\0b", &long] {
-            let mut bytes = encoded(&Request {
+            let mut bytes = encoded(&ClientRequest {
                 number: 1,
                 read_in: 0,
                 path: b"",

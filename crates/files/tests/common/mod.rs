@@ -54,7 +54,7 @@ pub fn roots_with(directory: &Path, index: &[&str], siblings: bool, dotfiles: bo
 }
 
 /// An answer in words, the same for the loop's and the helper's: which inodes, or why not.
-pub fn told(answer: &Answer) -> String {
+pub fn answer_text(answer: &Answer) -> String {
     match answer {
         Answer::File(found) => {
             let siblings = found.siblings.each_ref();
@@ -71,7 +71,7 @@ pub fn told(answer: &Answer) -> String {
     }
 }
 
-pub fn told_raw(answer: &RawAnswer<RawFile>) -> String {
+pub fn raw_answer_text(answer: &RawAnswer<RawFile>) -> String {
     match answer {
         RawAnswer::File {
             file,
@@ -133,9 +133,9 @@ impl Served {
                 names.collect::<String>().into_bytes()
             };
             // Repeats its words as often as they are long; what is empty fails.
-            let custom_job = &|words: &[u8]| match words {
+            let custom_job = &|payload: &[u8]| match payload {
                 [] => Err(Failure::Forbidden),
-                words => Ok(words.repeat(words.len())),
+                payload => Ok(payload.repeat(payload.len())),
             };
             helper_main_with(socket, Tasks { render, custom_job })
         });

@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// A file, a directory and names that cannot be opened, each with what the service counts.
-fn paths(running: &Running) -> Vec<(PathBuf, [u64; 3])> {
+fn paths(running: &RunningService) -> Vec<(PathBuf, [u64; 3])> {
     let file = running.put("file", b"x");
     fs::create_dir(running.path("directory")).unwrap();
     symlink("/etc/passwd", running.path("out")).unwrap();
@@ -37,7 +37,7 @@ fn paths(running: &Running) -> Vec<(PathBuf, [u64; 3])> {
 
 #[test]
 fn results_are_counted_when_names_are_files_directories_or_cannot_be_opened() {
-    let running = Running::new();
+    let running = RunningService::new();
     let mut client = running.client();
     for (path, expected) in paths(&running) {
         assert_eq!(running.result(&mut client, &path), expected, "{path:?}");
@@ -48,7 +48,7 @@ fn results_are_counted_when_names_are_files_directories_or_cannot_be_opened() {
 
 #[test]
 fn answers_are_equal_when_files_exist_or_not() {
-    let running = Running::new();
+    let running = RunningService::new();
     let mut answers = paths(&running).into_iter().map(|(path, _)| {
         let client = running.client();
         client.send(&request(7, &path));
@@ -61,7 +61,7 @@ fn answers_are_equal_when_files_exist_or_not() {
 
 #[test]
 fn every_name_is_found_when_it_has_any_bytes() {
-    let running = Running::new();
+    let running = RunningService::new();
     let mut client = running.client();
     for byte in (1..=255_u8).filter(|byte| *byte != b'/') {
         let path = running.path("").join(OsStr::from_bytes(&[b'n', byte]));
@@ -72,7 +72,7 @@ fn every_name_is_found_when_it_has_any_bytes() {
 
 #[test]
 fn new_file_is_looked_up_when_it_has_replaced_a_cached_one() {
-    let running = Running::new();
+    let running = RunningService::new();
     let path = running.put("f", b"old");
     let mut client = running.client();
     let hits = || running.remote().statistics().unwrap().hits;
@@ -98,7 +98,7 @@ fn nothing_is_opened_when_the_service_may_not_read_it() {
             "root may read every file",
         );
     }
-    let running = Running::new();
+    let running = RunningService::new();
     let path = running.put("f", b"x");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(running.result(&mut running.client(), &path), FAILED);

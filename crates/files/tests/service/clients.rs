@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn every_request_has_its_answer_when_many_are_sent_at_once() {
-    let running = Running::new();
+    let running = RunningService::new();
     let paths: Vec<_> = (0..10)
         .map(|n| running.put(&format!("f{n}"), b"x"))
         .collect();
     let mut client = running.client();
     for path in paths.iter().cycle().take(200) {
-        client.ask(path);
+        client.request(path);
         if client.number > 50 {
             client.receive().expect("an answer");
         }
@@ -30,7 +30,7 @@ fn every_request_has_its_answer_when_many_are_sent_at_once() {
 
 #[test]
 fn only_the_sender_is_disconnected_when_its_message_is_malformed() {
-    let running = Running::new();
+    let running = RunningService::new();
     let path = running.put("f", b"x");
     let mut other = running.client();
     let mut wrong_magic = request(1, &path);
@@ -62,7 +62,7 @@ fn only_the_sender_is_disconnected_when_its_message_is_malformed() {
 
 #[test]
 fn descriptors_sent_by_a_client_are_not_kept() {
-    let running = Running::new();
+    let running = RunningService::new();
     let path = running.put("f", b"x");
     let mut other = running.client();
     other.answer(&path);
@@ -93,7 +93,7 @@ fn descriptors_sent_by_a_client_are_not_kept() {
 
 #[test]
 fn client_with_another_version_gets_the_version_answer() {
-    let running = Running::new();
+    let running = RunningService::new();
     let client = running.client();
     let mut bytes = request(5, &running.path("f"));
     bytes[4] = 2;
@@ -105,12 +105,12 @@ fn client_with_another_version_gets_the_version_answer() {
 
 #[test]
 fn others_are_served_when_clients_do_not_read_or_die() {
-    let running = Running::new();
+    let running = RunningService::new();
     let path = running.put("f", b"x");
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut client = running.client();
-        client.ask_without_end(&path);
+        client.request_without_end(&path);
         slow.push(client);
     }
     let mut quick = running.client();
@@ -129,12 +129,12 @@ fn others_are_served_when_clients_do_not_read_or_die() {
 #[test]
 fn client_is_disconnected_without_delaying_others_when_it_receives_no_answer_in_time() {
     let mut running =
-        Running::without_helpers(|config| config.send_timeout = Duration::from_millis(200));
+        RunningService::without_helpers(|config| config.send_timeout = Duration::from_millis(200));
     running.give_helpers();
     let path = running.put("f", b"x");
-    let mut slow: Vec<Client> = (0..3).map(|_| running.client()).collect();
+    let mut slow: Vec<TestClient> = (0..3).map(|_| running.client()).collect();
     for client in &mut slow {
-        client.ask_without_end(&path);
+        client.request_without_end(&path);
     }
     let mut quick = running.client();
     let begun = Instant::now();
@@ -151,10 +151,10 @@ fn client_is_disconnected_without_delaying_others_when_it_receives_no_answer_in_
 
 #[test]
 fn client_is_rejected_when_its_user_is_not_allowed() {
-    let running = Running::without_helpers(|config| config.users.clear());
+    let running = RunningService::without_helpers(|config| config.users.clear());
     assert!(running.client().is_closed());
     let own = rustix::process::getegid().as_raw();
-    let by_group = Running::without_helpers(|config| {
+    let by_group = RunningService::without_helpers(|config| {
         config.users.clear();
         config.groups = vec![own];
     });
@@ -166,7 +166,7 @@ fn client_is_rejected_when_its_user_is_not_allowed() {
 
 #[test]
 fn client_is_rejected_when_there_are_too_many_connections() {
-    let running = Running::without_helpers(|config| config.connections_max = 2);
+    let running = RunningService::without_helpers(|config| config.connections_max = 2);
     let path = running.put("f", b"x");
     let mut first = running.client();
     first.answer(&path);
@@ -185,12 +185,12 @@ fn client_is_rejected_when_there_are_too_many_connections() {
 /// connection of its own.
 #[test]
 fn others_are_answered_when_clients_send_random_bytes() {
-    let running = Running::new();
+    let running = RunningService::new();
     let path = running.put("f", b"x");
     let (mut other, whole) = (running.client(), request(7, &path));
     // The same bytes each time.
-    let mut words = SplitMix64(0);
-    let mut random = move |below: usize| words.index(below);
+    let mut generator = SplitMix64(0);
+    let mut random = move |below: usize| generator.index(below);
     let (mut answered, mut closed) = (0, 0);
     for round in 0..3000 {
         let mut bytes = whole.clone();

@@ -2,10 +2,10 @@
 
 use super::running::*;
 use headway_files::protocol::{
-    OpenMode, Reply as Told, Request as Asked, decode_request as decode_asked,
-    encode_reply as encode_told,
+    OpenMode, Reply as HelperReply, Request as HelperRequest,
+    decode_request as decode_helper_request, encode_reply as encode_helper_reply,
 };
-use headway_files::service::wire::{Answered, Request};
+use headway_files::service::wire::{Answered, ClientRequest};
 use headway_files::{Failure, RawAnswer};
 use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use headway_test_support::skip;
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn identical_requests_share_one_job_when_clients_send_them_at_once() {
-    let mut running = Running::without_helpers(|_| {});
+    let mut running = RunningService::without_helpers(|_| {});
     // The kernel never answers this one from its cache, so a helper has to.
     let path = running.put("file", b"x").join("below");
     let mut clients: Vec<_> = (0..10).map(|_| running.client()).collect();
     for client in &mut clients {
-        client.ask(&path);
+        client.request(&path);
     }
     while running.remote().statistics().unwrap().requests < 10 {
         std::thread::yield_now();
@@ -40,12 +40,12 @@ fn identical_requests_share_one_job_when_clients_send_them_at_once() {
 
 #[test]
 fn request_is_discarded_when_its_client_disconnects() {
-    let running = Running::without_helpers(|_| {});
+    let running = RunningService::without_helpers(|_| {});
     let path = running.put("file", b"x").join("below");
     let statistics = || running.remote().statistics().unwrap();
     for number in 1..=30 {
         let mut client = running.client();
-        client.ask(&path);
+        client.request(&path);
         while statistics().requests < number {
             std::thread::yield_now();
         }
@@ -60,10 +60,10 @@ fn request_is_discarded_when_its_client_disconnects() {
 
 #[test]
 fn busy_is_answered_when_the_queue_is_full() {
-    let running = Running::without_helpers(|config| config.helpers.queue_max = 1);
+    let running = RunningService::without_helpers(|config| config.helpers.queue_max = 1);
     let file = running.put("file", b"x");
     let mut client = running.client();
-    client.ask(file.join("a"));
+    client.request(file.join("a"));
     assert_eq!(client.answer(file.join("b")), Answered::Busy);
     // What needs no helper is answered all the same.
     assert_eq!(client.answer(&file), Answered::Done);
@@ -72,10 +72,10 @@ fn busy_is_answered_when_the_queue_is_full() {
 /// Needs: a file system that lets go of pages (not tmpfs)
 #[test]
 fn file_is_answered_without_prefetch_when_the_queue_is_full() {
-    let running = Running::without_helpers(|config| config.helpers.queue_max = 1);
+    let running = RunningService::without_helpers(|config| config.helpers.queue_max = 1);
     let path = running.put("file", &[7; 10_000]);
     let mut client = running.client();
-    client.ask(path.join("below"));
+    client.request(path.join("below"));
     let file = fs::File::open(&path).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -90,10 +90,10 @@ fn file_is_answered_without_prefetch_when_the_queue_is_full() {
 
 #[test]
 fn request_is_retried_when_a_helper_dies() {
-    let mut running = Running::without_helpers(|_| {});
+    let mut running = RunningService::without_helpers(|_| {});
     let path = running.put("file", b"x").join("below");
     let mut client = running.client();
-    client.ask(&path);
+    client.request(&path);
     for _ in 0..3 {
         let (ours, theirs) = pair().unwrap();
         running.remote().helper(ours, 1);
@@ -109,7 +109,7 @@ fn request_is_retried_when_a_helper_dies() {
 
 #[test]
 fn helper_reads_no_more_than_the_client_requested() {
-    let running = Running::without_helpers(|config| config.prefetch_max = 10_000);
+    let running = RunningService::without_helpers(|config| config.prefetch_max = 10_000);
     let path = running.put("file", b"x").join("below");
     let client = running.client();
     let (ours, helper) = pair().unwrap();
@@ -119,7 +119,7 @@ fn helper_reads_no_more_than_the_client_requested() {
         (5000, OpenMode::OpenAndPrefetch(5000)),
         (20_000, OpenMode::OpenAndPrefetch(10_000)),
     ] {
-        let request = Request {
+        let request = ClientRequest {
             number: 1,
             read_in,
             path: path.as_os_str().as_bytes(),
@@ -130,8 +130,8 @@ fn helper_reads_no_more_than_the_client_requested() {
         let answer = RawAnswer::Failed(Failure::NotFound);
         let content = None;
         let mut bytes = Vec::new();
-        encode_told(
-            &Told::Resolved {
+        encode_helper_reply(
+            &HelperReply::Resolved {
                 job,
                 answer,
                 content,
@@ -149,7 +149,9 @@ fn next_resolve(helper: &OwnedFd) -> (u64, OpenMode) {
     loop {
         let received = receive_with_descriptors(helper, &mut bytes, 200, Wait::Block).unwrap();
         let length = received.expect("it waits").length;
-        if let Asked::Resolve { job, want, .. } = decode_asked(&bytes[..length]).unwrap() {
+        if let HelperRequest::Resolve { job, want, .. } =
+            decode_helper_request(&bytes[..length]).unwrap()
+        {
             return (job, want);
         }
     }
@@ -158,11 +160,11 @@ fn next_resolve(helper: &OwnedFd) -> (u64, OpenMode) {
 #[test]
 fn helpers_are_replaced_with_a_delay_when_they_die_repeatedly() {
     const DEATHS: u32 = 8;
-    let mut running = Running::without_helpers(|config| config.helpers.max = 1);
+    let mut running = RunningService::without_helpers(|config| config.helpers.max = 1);
     let path = running.put("file", b"x").join("below");
     let mut client = running.client();
     let begun = Instant::now();
-    client.ask(&path);
+    client.request(&path);
     let wanted = running.wanted.take().unwrap();
     for _ in 0..DEATHS {
         assert_eq!(wanted.recv().unwrap(), 1);

@@ -18,7 +18,7 @@ const LIMIT_BYTES: u64 = 4 << 20;
 
 /// In this order: the service ends before the next test's turn.
 struct Keeping {
-    running: Running,
+    running: RunningService,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -27,7 +27,7 @@ fn keeping(available: fn() -> Option<u64>) -> Keeping {
     let turn = turn_to_lock_memory();
     // The thread of the last test's service ends a moment after that.
     wait_until("something else is locked", || locked_kilobytes() == 0);
-    let mut running = Running::without_helpers(|config| {
+    let mut running = RunningService::without_helpers(|config| {
         config.pin = PinLimits {
             bytes_max: LIMIT_BYTES,
             available,
@@ -46,7 +46,7 @@ fn plenty() -> Option<u64> {
 
 /// A file that is on the disk alone; `None` where the file system keeps files in memory, or nothing
 /// may be locked.
-fn cold(running: &Running, name: &str, bytes: usize) -> Option<PathBuf> {
+fn cold(running: &RunningService, name: &str, bytes: usize) -> Option<PathBuf> {
     let path = running.put(name, &vec![7; bytes]);
     File::open(&path).unwrap().sync_all().unwrap();
     forget(&path);
@@ -64,11 +64,11 @@ fn resident(path: &Path) -> u64 {
     mincore(&file, 0, length).unwrap()
 }
 
-fn statistics(running: &Running) -> PinStatistics {
+fn statistics(running: &RunningService) -> PinStatistics {
     running.remote().statistics().unwrap().pinned
 }
 
-fn until(running: &Running, is: impl Fn(PinStatistics) -> bool) -> PinStatistics {
+fn until(running: &RunningService, is: impl Fn(PinStatistics) -> bool) -> PinStatistics {
     wait_until("not pinned as expected", || is(statistics(running)));
     statistics(running)
 }
@@ -76,8 +76,8 @@ fn until(running: &Running, is: impl Fn(PinStatistics) -> bool) -> PinStatistics
 fn locked_kilobytes() -> u64 {
     let text = fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmLck:"));
-    let words = line.unwrap().trim().split(' ').next();
-    words.unwrap().parse().unwrap()
+    let kilobytes = line.unwrap().trim().split(' ').next();
+    kilobytes.unwrap().parse().unwrap()
 }
 
 /// Needs: a file system whose pages leave memory, and RLIMIT_MEMLOCK of 4 MiB
@@ -115,7 +115,7 @@ fn lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned() {
     // from two of them on.
     let Keeping { running, _turn } = &keeping(|| Some(200_000));
     let mut client = running.client();
-    let mut ask = |name: String, bytes| {
+    let mut request = |name: String, bytes| {
         let path = cold(running, &name, bytes)?;
         let before = statistics(running);
         assert_eq!(client.answer(&path), Answered::Done);
@@ -123,11 +123,11 @@ fn lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned() {
         until(running, |now| happened(now) > happened(before));
         Some(path)
     };
-    let Some(little) = ask("little".into(), 1000) else {
+    let Some(little) = request("little".into(), 1000) else {
         return skip(TEST, "files do not leave memory here, or may not be locked");
     };
     let paths: Vec<_> = (0..12)
-        .map(|at| ask(format!("file{at}"), 40_000).expect("the first one was cold"))
+        .map(|at| request(format!("file{at}"), 40_000).expect("the first one was cold"))
         .collect();
     let pinned = until(running, |pinned| pinned.bytes <= 200_000);
     assert!(pinned.evicted >= 8 && pinned.files >= 3, "{pinned:?}");

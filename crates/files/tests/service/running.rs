@@ -3,7 +3,7 @@
 use crate::common::{directory, put};
 use headway_files::PinLimits;
 use headway_files::service::wire::{
-    Answered, REPLY_BYTES, Reply, Request, decode_reply, encode_request,
+    Answered, ClientReply, ClientRequest, REPLY_BYTES, decode_reply, encode_request,
 };
 use headway_files::service::{Remote, Service, ServiceConfig};
 use headway_files::{FileCacheLimits, PoolLimits, helper_main};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A tree, and a service for it in a thread.
-pub struct Running {
+pub struct RunningService {
     pub tree: TempDir,
     pub socket: PathBuf,
     remote: Option<Remote>,
@@ -52,31 +52,31 @@ pub fn config(tree: &Path) -> ServiceConfig {
     }
 }
 
-impl Running {
-    pub fn new() -> Running {
-        let mut running = Running::without_helpers(|_| {});
+impl RunningService {
+    pub fn new() -> RunningService {
+        let mut running = RunningService::without_helpers(|_| {});
         running.give_helpers();
         running
     }
 
-    pub fn without_helpers(change: impl FnOnce(&mut ServiceConfig)) -> Running {
+    pub fn without_helpers(change: impl FnOnce(&mut ServiceConfig)) -> RunningService {
         let tree = directory();
         fs::create_dir(tree.path().join("root")).unwrap();
         let mut config = config(tree.path());
         change(&mut config);
         let socket = config.socket.clone();
         let (wants, wanted) = channel();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let service = std::thread::spawn(move || {
             let want = Box::new(move |count| wants.send(count).unwrap_or(()));
             let (service, remote) = Service::new(config, want).unwrap();
-            tell.send(remote).unwrap();
+            sender.send(remote).unwrap();
             service.run().unwrap();
         });
-        Running {
+        RunningService {
             tree,
             socket,
-            remote: Some(told.recv().unwrap()),
+            remote: Some(receiver.recv().unwrap()),
             service: Some(service),
             wanted: Some(wanted),
         }
@@ -108,7 +108,7 @@ impl Running {
     }
 
     /// What a request for the path adds to the answers about files, directories and failures.
-    pub fn result(&self, client: &mut Client, path: impl AsRef<Path>) -> [u64; 3] {
+    pub fn result(&self, client: &mut TestClient, path: impl AsRef<Path>) -> [u64; 3] {
         let results = || {
             let now = self.remote().statistics().unwrap();
             [now.files, now.directories, now.failed]
@@ -119,8 +119,8 @@ impl Running {
         std::array::from_fn(|at| after[at] - before[at])
     }
 
-    pub fn client(&self) -> Client {
-        Client::new(&self.socket)
+    pub fn client(&self) -> TestClient {
+        TestClient::new(&self.socket)
     }
 
     pub fn stop(&mut self) {
@@ -129,7 +129,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningService {
     fn drop(&mut self) {
         if self.service.is_some() {
             self.remote().stop();
@@ -140,29 +140,29 @@ impl Drop for Running {
     }
 }
 
-pub struct Client {
+pub struct TestClient {
     pub socket: OwnedFd,
     pub number: u64,
 }
 
-impl Client {
-    pub fn new(path: &Path) -> Client {
+impl TestClient {
+    pub fn new(path: &Path) -> TestClient {
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        Client { socket, number: 0 }
+        TestClient { socket, number: 0 }
     }
 
     pub fn send(&self, bytes: &[u8]) {
         send_with_descriptors(&self.socket, &[IoSlice::new(bytes)], &[], Wait::Block).unwrap();
     }
 
-    pub fn ask(&mut self, path: impl AsRef<Path>) {
+    pub fn request(&mut self, path: impl AsRef<Path>) {
         self.number += 1;
         self.send(&request(self.number, path.as_ref()));
     }
 
     /// Asks for more than it may have under way, and takes none of the answers.
-    pub fn ask_without_end(&mut self, path: &Path) {
+    pub fn request_without_end(&mut self, path: &Path) {
         for _ in 0..40 {
             self.number += 1;
             let bytes = request(self.number, path);
@@ -184,7 +184,7 @@ impl Client {
     }
 
     /// `None` at the end of the connection.
-    pub fn receive(&self) -> Option<Reply> {
+    pub fn receive(&self) -> Option<ClientReply> {
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
         let send_timeout = Timespec {
             tv_sec: 20,
@@ -203,7 +203,7 @@ impl Client {
     }
 
     pub fn answer(&mut self, path: impl AsRef<Path>) -> Answered {
-        self.ask(path);
+        self.request(path);
         let reply = self.receive().expect("an answer");
         assert_eq!(reply.number, self.number);
         reply.answered
@@ -215,20 +215,20 @@ impl Client {
 }
 
 pub fn request(number: u64, path: &Path) -> Vec<u8> {
-    encoded(&Request {
+    encoded(&ClientRequest {
         number,
         read_in: 1 << 20,
         path: path.as_os_str().as_bytes(),
     })
 }
 
-pub fn encoded(request: &Request<'_>) -> Vec<u8> {
+pub fn encoded(request: &ClientRequest<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_request(request, &mut bytes);
     bytes
 }
 
-/// Results of [`Running::result`].
+/// Results of [`RunningService::result`].
 pub const FILE: [u64; 3] = [1, 0, 0];
 pub const DIRECTORY: [u64; 3] = [0, 1, 0];
 pub const FAILED: [u64; 3] = [0, 0, 1];

@@ -9,7 +9,7 @@ use std::path::Path;
 
 #[test]
 fn socket_changes_hands_when_a_service_follows_another() {
-    let mut running = Running::new();
+    let mut running = RunningService::new();
     let path = running.put("f", b"x");
     let other = |tree: &Path| match Service::new(config(tree), Box::new(|_| {})) {
         Err(ServiceError::Listen(error)) => error,

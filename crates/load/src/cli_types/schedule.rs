@@ -15,7 +15,7 @@ pub struct RateStep {
     pub from: f64,
     /// Requests per second at the end; equal to `from` for a step.
     pub to: f64,
-    /// How long it is.
+    /// Length of the step.
     pub length: std::time::Duration,
 }
 

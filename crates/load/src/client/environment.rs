@@ -51,8 +51,8 @@ fn extra() -> std::collections::BTreeMap<String, String> {
     ];
     let known = SETTINGS.iter().filter_map(|(name, path)| {
         let value = read_to_string(path).ok()?;
-        let words: Vec<&str> = value.split_whitespace().collect();
-        Some(((*name).to_owned(), words.join(" ")))
+        let parts: Vec<&str> = value.split_whitespace().collect();
+        Some(((*name).to_owned(), parts.join(" ")))
     });
     let mut all: std::collections::BTreeMap<_, _> = known.collect();
     let release = text("/etc/os-release");
@@ -147,11 +147,11 @@ pub(crate) fn as_list(numbers: &[usize]) -> String {
             _ => parts.push((number, number)),
         }
     }
-    let words = parts.iter().map(|(first, last)| match first == last {
+    let ranges = parts.iter().map(|(first, last)| match first == last {
         true => first.to_string(),
         false => format!("{first}-{last}"),
     });
-    words.collect::<Vec<_>>().join(",")
+    ranges.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

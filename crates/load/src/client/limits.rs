@@ -15,7 +15,7 @@ const PORTS_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// The limits of this process and machine that connections meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Descriptors this process may have open, after raising.
     pub descriptors: u64,
     /// Local ports that one source address has towards one server.
@@ -25,14 +25,14 @@ pub struct Limits {
 /// A limit is too low for what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// Not enough descriptors.
+    /// There are not enough descriptors.
     Descriptors {
         /// Connections asked for.
         connections: u64,
         /// Descriptors allowed.
         limit: u64,
     },
-    /// Not enough local ports.
+    /// There are not enough local ports.
     Ports {
         /// Connections asked for.
         connections: u64,
@@ -71,10 +71,10 @@ impl fmt::Display for Shortage {
 
 impl std::error::Error for Shortage {}
 
-impl Limits {
+impl ClientLimits {
     /// Raises the soft limit of descriptors to the hard one, and reads the effective ones.
-    pub fn raise() -> Limits {
-        Limits {
+    pub fn raise() -> ClientLimits {
+        ClientLimits {
             descriptors: raise_descriptors(),
             ports: read_ports(),
         }
@@ -131,8 +131,8 @@ fn read_ports() -> u64 {
 }
 
 fn count_ports(range: &str, reserved: &str) -> u64 {
-    let mut words = range.split_whitespace().map(str::parse::<u64>);
-    let (first, last) = match (words.next(), words.next()) {
+    let mut numbers = range.split_whitespace().map(str::parse::<u64>);
+    let (first, last) = match (numbers.next(), numbers.next()) {
         (Some(Ok(first)), Some(Ok(last))) if first <= last => (first, last),
         _ => (32_768, 60_999),
     };
@@ -153,7 +153,7 @@ fn count_ports(range: &str, reserved: &str) -> u64 {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: ClientLimits = ClientLimits {
         descriptors: 1024,
         ports: 500,
     };

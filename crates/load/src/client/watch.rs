@@ -27,16 +27,16 @@ pub(crate) struct Waited {
 
 /// Reads the counters of one thread, also from another one.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct ThreadWatch {
     schedstat: PathBuf,
     cpus: Vec<usize>,
 }
 
-impl Watch {
+impl ThreadWatch {
     /// A watch of the calling thread, on the CPUs it may use.
-    pub(crate) fn this_thread() -> Watch {
+    pub(crate) fn this_thread() -> ThreadWatch {
         let thread = rustix::thread::gettid().as_raw_nonzero();
-        Watch {
+        ThreadWatch {
             schedstat: format!("/proc/self/task/{thread}/schedstat").into(),
             cpus: allowed_cpus(),
         }
@@ -81,9 +81,9 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
 /// The second of three numbers: time on the run queue. All three are 0 if the kernel does not
 /// count.
 fn run_queue_ns(schedstat: &str) -> Option<u64> {
-    let mut words = schedstat.split_whitespace();
-    let ran: u64 = words.next()?.parse().ok()?;
-    let waited = words.next()?.parse().ok()?;
+    let mut fields = schedstat.split_whitespace();
+    let ran: u64 = fields.next()?.parse().ok()?;
+    let waited = fields.next()?.parse().ok()?;
     (ran > 0).then_some(waited)
 }
 
@@ -91,8 +91,8 @@ fn run_queue_ns(schedstat: &str) -> Option<u64> {
 fn steal_and_total(stat: &str, cpus: &[usize]) -> Option<(u64, u64)> {
     let mut sum = None;
     for line in stat.lines() {
-        let mut words = line.split_whitespace();
-        let number = words.next().and_then(|name| name.strip_prefix("cpu"));
+        let mut fields = line.split_whitespace();
+        let number = fields.next().and_then(|name| name.strip_prefix("cpu"));
         let Some(cpu) = number.and_then(|number| number.parse::<usize>().ok()) else {
             continue;
         };
@@ -101,7 +101,10 @@ fn steal_and_total(stat: &str, cpus: &[usize]) -> Option<(u64, u64)> {
         }
         // user nice system idle iowait irq softirq steal; the two guest columns are part of user
         // and nice.
-        let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
+        let ticks: Vec<u64> = fields
+            .take(8)
+            .filter_map(|field| field.parse().ok())
+            .collect();
         let (steal, total) = sum.get_or_insert((0, 0));
         *steal += ticks.get(7).copied().unwrap_or(0);
         *total += ticks.iter().sum::<u64>();
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn thread_reads_its_own_counters_when_it_watches_itself() {
-        let watch = Watch::this_thread();
+        let watch = ThreadWatch::this_thread();
         assert!(!watch.cpus.is_empty());
         let waited = watch.read().since(&watch.read());
         assert!(

@@ -6,7 +6,7 @@
 
 /// The rate all connections of a run share.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bandwidth {
+pub(crate) struct ConnectionBandwidth {
     bytes_per_s: u64,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct Bucket {
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-impl Bandwidth {
-    pub(super) fn new(bits_per_s: u64) -> Bandwidth {
-        Bandwidth {
+impl ConnectionBandwidth {
+    pub(super) fn new(bits_per_s: u64) -> ConnectionBandwidth {
+        ConnectionBandwidth {
             bytes_per_s: (bits_per_s / 8).max(1),
         }
     }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn rate_is_the_limit_when_all_available_bytes_are_read() {
-        let bandwidth = Bandwidth::new(400_000);
+        let bandwidth = ConnectionBandwidth::new(400_000);
         let mut bucket = bandwidth.open(0);
         let (mut now_ns, mut read) = (0, 0);
         while now_ns < 10_000_000_000 {
@@ -93,14 +93,14 @@ mod tests {
 
     #[test]
     fn read_budget_is_capped_at_a_burst_when_nothing_is_read() {
-        let bandwidth = Bandwidth::new(400_000);
+        let bandwidth = ConnectionBandwidth::new(400_000);
         let mut bucket = bandwidth.open(0);
         assert_eq!(bandwidth.available(&mut bucket, 60_000_000_000), 5_000);
     }
 
     #[test]
     fn read_budget_grows_even_when_the_clock_is_read_too_often() {
-        let bandwidth = Bandwidth::new(8_000);
+        let bandwidth = ConnectionBandwidth::new(8_000);
         let mut bucket = Bucket::default();
         let looked = (1..=1_000_000).map(|step| bandwidth.available(&mut bucket, step * 1_000));
         assert_eq!(looked.last(), Some(bandwidth.burst_bytes()));

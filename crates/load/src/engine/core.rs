@@ -13,16 +13,16 @@ use headway_event::{Deadlines, Events, Interest, Token};
 use headway_latency::{Outcome, Row};
 
 use super::EngineError;
-use super::bandwidth::Bandwidth;
+use super::bandwidth::ConnectionBandwidth;
 use super::counters::Counters;
 use super::dial::Dialer;
 use super::observer::{Epoch, Observer};
 use super::plan::{Method, Mode, Plan};
 use super::pool::Pool;
-use super::requests::Requests;
+use super::requests::RequestBuilder;
 use super::response::Response;
 use super::schedule::ArrivalTimes;
-use super::slot::{Request, Slot, Waiting};
+use super::slot::{ConnectionSlot, Request, Waiting};
 use super::timers::Timers;
 
 /// Bytes of one receive. It fits in a second-level cache, and holds most files whole.
@@ -48,7 +48,7 @@ pub(crate) struct Engine<'a> {
     /// The clock as it was read last.
     pub now_ns: u64,
     pub dialers: Vec<Dialer>,
-    pub requests: Requests,
+    pub requests: RequestBuilder,
     pub pool: Pool,
     /// Requests of an open loop that wait for a connection, oldest first.
     pub waiting: VecDeque<Waiting>,
@@ -62,7 +62,7 @@ pub(crate) struct Engine<'a> {
     pub arrival_ns: u64,
     pub timers: Timers,
     pub deadlines: Deadlines,
-    pub bandwidth: Option<Bandwidth>,
+    pub bandwidth: Option<ConnectionBandwidth>,
     pub buffer: Box<[u8]>,
     pub counters: Counters<'a>,
     pub limits: RunLimits,
@@ -122,8 +122,8 @@ impl<'a> Engine<'a> {
         observer: &'a mut dyn Observer,
         events: Events,
     ) -> Result<Engine<'a>, EngineError> {
-        let bandwidth = plan.bandwidth_bits_per_s.map(Bandwidth::new);
-        let receive_buffer_bytes = bandwidth.map(Bandwidth::receive_buffer_bytes);
+        let bandwidth = plan.bandwidth_bits_per_s.map(ConnectionBandwidth::new);
+        let receive_buffer_bytes = bandwidth.map(ConnectionBandwidth::receive_buffer_bytes);
         let dialers = plan
             .targets
             .iter()
@@ -144,7 +144,7 @@ impl<'a> Engine<'a> {
             plan,
             events,
             dialers: dialers.collect::<Result<_, _>>()?,
-            requests: Requests::new(plan),
+            requests: RequestBuilder::new(plan),
             pool: Pool::new(slots_max, plan.targets.len()),
             waiting: VecDeque::with_capacity(waiting_max.min(65_536)),
             waiting_max,
@@ -169,7 +169,7 @@ impl<'a> Engine<'a> {
         let slots = engine
             .ramp_clients
             .clone()
-            .map(|number| Slot::of(client(number)));
+            .map(|number| ConnectionSlot::of(client(number)));
         engine.pool.slots.extend(slots);
         Ok(engine)
     }
@@ -245,7 +245,7 @@ impl<'a> Engine<'a> {
         self.check_end();
     }
 
-    pub(super) fn slot(&mut self, index: u32) -> &mut Slot {
+    pub(super) fn slot(&mut self, index: u32) -> &mut ConnectionSlot {
         &mut self.pool.slots[index as usize]
     }
 

@@ -2,7 +2,9 @@
 
 use headway_latency::{Histogram, Outcome, Row};
 
-use super::observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, Observer, Stage};
+use super::observer::{
+    Control, Epoch, Failure, LATE_NS, LimitsMet, Live, Measured, Observer, Stage,
+};
 
 /// Rows a batch holds.
 pub(crate) const ROWS_PER_BATCH: usize = 4096;
@@ -26,7 +28,7 @@ pub(crate) struct Counters<'a> {
     pub connections_opened: u64,
     pub retried: u64,
     pub unsolicited: u64,
-    pub limits: Limits,
+    pub limits: LimitsMet,
     failure: Option<Failure>,
     pub server: Option<String>,
 }
@@ -48,7 +50,7 @@ impl<'a> Counters<'a> {
             connections_opened: 0,
             retried: 0,
             unsolicited: 0,
-            limits: Limits::default(),
+            limits: LimitsMet::default(),
             failure: None,
             server: None,
         }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::EngineError;
-use super::observer::{Failure, Limits};
+use super::observer::{Failure, LimitsMet};
 use super::plan::{Address, Sources, Target};
 
 /// Source addresses tried for one connection.
@@ -109,7 +109,7 @@ impl Dialer {
         matches!(self.to, Peer::Inet(_))
     }
 
-    pub(super) fn dial(&mut self, limits: &mut Limits) -> DialOutcome {
+    pub(super) fn dial(&mut self, limits: &mut LimitsMet) -> DialOutcome {
         let tries = match &self.sources {
             Sources::Any => 1,
             Sources::List(list) => list.len().min(SOURCES_TRIED_MAX),
@@ -206,7 +206,7 @@ impl Dialer {
         call: &'static str,
         source: Option<IpAddr>,
         error: Errno,
-        limits: &mut Limits,
+        limits: &mut LimitsMet,
     ) -> DialOutcome {
         let outcome = match (call, error) {
             // A source address that is not this machine's is no lack of ports.
@@ -290,7 +290,7 @@ mod tests {
         let address = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());
         let mut target = Target::new(address, "host");
         target.sources = Sources::List(vec![Ipv4Addr::new(192, 0, 2, 1).into()]);
-        let mut limits = Limits::default();
+        let mut limits = LimitsMet::default();
         let mut dialer = Dialer::new(&target, None).unwrap();
         let DialOutcome::Failed(cause) = dialer.dial(&mut limits) else {
             panic!("192.0.2.1 is a documentation address");

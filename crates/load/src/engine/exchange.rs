@@ -192,19 +192,19 @@ impl Engine<'_> {
             };
             let received = self.receive_once(index, allowed);
             let now_ns = self.update_clock();
-            let (progress, bytes, asked) = match received {
-                Received::Bytes(bytes, asked) => {
+            let (progress, bytes, requested) = match received {
+                Received::Bytes(bytes, requested) => {
                     let slot = &mut self.pool.slots[index as usize];
                     let (piece, server) = (&self.buffer[..bytes], &mut self.counters.server);
                     let fed =
                         slot.response
                             .feed_with_reader(piece, server, slot.client.as_deref_mut());
-                    (fed, bytes, asked)
+                    (fed, bytes, requested)
                 }
-                Received::Discarded(bytes, asked) => (
+                Received::Discarded(bytes, requested) => (
                     Ok(self.slot(index).response.discard(bytes as u64)),
                     0,
-                    asked.min(bytes),
+                    requested.min(bytes),
                 ),
                 Received::End => return self.end_of_stream(index),
                 Received::Nothing => return,
@@ -220,7 +220,7 @@ impl Engine<'_> {
                 }
                 Err(Malformed) => return self.finish(index, Outcome::Malformed, false),
                 // The socket is empty: asking it again would only say so.
-                Ok(ResponseProgress::More) if bytes < asked => return,
+                Ok(ResponseProgress::More) if bytes < requested => return,
                 Ok(ResponseProgress::More) => {}
             }
         }
@@ -254,18 +254,18 @@ impl Engine<'_> {
             .discardable_bytes()
             .filter(|&missing| missing >= DISCARD_MIN_BYTES);
         let discards = self.dialers[usize::from(slot.target)].discards();
-        let (asked, flags) = match missing {
+        let (requested, flags) = match missing {
             Some(missing) if discards => (missing.min(allowed as u64) as usize, RecvFlags::TRUNC),
             _ => (allowed, RecvFlags::empty()),
         };
         let result = loop {
-            match net::recv(socket.as_fd(), &mut self.buffer[..asked], flags) {
+            match net::recv(socket.as_fd(), &mut self.buffer[..requested], flags) {
                 Err(Errno::INTR) => {}
                 other => break other,
             }
         };
         let bytes = match result {
-            Ok((_, bytes)) => bytes.min(asked),
+            Ok((_, bytes)) => bytes.min(requested),
             Err(Errno::AGAIN) => return Received::Nothing,
             Err(error) => return Received::Failed(error),
         };
@@ -275,8 +275,8 @@ impl Engine<'_> {
         }
         match bytes {
             0 => Received::End,
-            _ if flags == RecvFlags::TRUNC => Received::Discarded(bytes, asked),
-            _ => Received::Bytes(bytes, asked),
+            _ if flags == RecvFlags::TRUNC => Received::Discarded(bytes, requested),
+            _ => Received::Bytes(bytes, requested),
         }
     }
 
@@ -396,7 +396,7 @@ impl Engine<'_> {
 /// Whether the server may have closed a keep-alive connection just as the request was sent. A retry
 /// uses a new connection, so a request is sent at most twice; one that is not idempotent is never
 /// retried.
-fn may_retry(slot: &super::slot::Slot) -> bool {
+fn may_retry(slot: &super::slot::ConnectionSlot) -> bool {
     let client = slot.client.as_deref();
     let repeats = client.is_none_or(|client| client.facts().repeats);
     slot.ordinal > 0 && !slot.response.begun() && repeats

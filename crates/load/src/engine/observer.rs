@@ -113,7 +113,7 @@ pub struct Measured {
     /// Keep-alive connections on which the server sent bytes without a request.
     pub unsolicited: u64,
     /// The client's own limits that were met.
-    pub limits: Limits,
+    pub limits: LimitsMet,
     /// The first connection that could not be opened.
     pub failure: Option<Failure>,
     /// The first `Server` field seen.
@@ -127,7 +127,7 @@ pub(super) const LATE_NS: u64 = 1_000_000;
 
 /// The client's own limits, and how often each was met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct LimitsMet {
     /// No local port was free on a source address (another one may have had one).
     pub ports: u64,
     /// No descriptor was free.

@@ -197,7 +197,7 @@ pub enum Mode {
 /// The method of requests. Only methods without a body are possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// `GET`.
+    /// The method GET.
     #[default]
     Get,
     /// `HEAD`: the response has headers only.
@@ -238,7 +238,7 @@ pub struct Segment {
     pub from_per_s: f64,
     /// Requests per second at its end.
     pub to_per_s: f64,
-    /// How long it lasts.
+    /// Length of the segment.
     pub length: Duration,
 }
 
@@ -278,7 +278,7 @@ pub enum PlanError {
     Sources {
         /// The target.
         target: String,
-        /// What does not fit.
+        /// The contradiction.
         reason: &'static str,
     },
     /// Nothing to ask for.
@@ -289,7 +289,7 @@ pub enum PlanError {
     NotSendable {
         /// `path`, `host` or `header`.
         what: &'static str,
-        /// The text.
+        /// The text that was given.
         text: String,
         /// What is wrong with it.
         reason: &'static str,
@@ -307,9 +307,9 @@ pub enum PlanError {
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// As given.
+        /// The value that was given.
         value: u64,
-        /// The bound.
+        /// The largest value.
         max: u64,
     },
     /// Clients with a memory need a closed loop.

@@ -4,11 +4,11 @@
 //! When the server closes an idle one, the last of the list takes its place: the order then is not
 //! exact, and taking it out costs nothing.
 
-use super::slot::{Phase, Slot};
+use super::slot::{ConnectionSlot, Phase};
 
 #[derive(Debug)]
 pub(crate) struct Pool {
-    pub slots: Vec<Slot>,
+    pub slots: Vec<ConnectionSlot>,
     slots_max: usize,
     free: Vec<u32>,
     idle: Vec<Vec<u32>>,
@@ -46,7 +46,7 @@ impl Pool {
             return Some(Assigned::New(index));
         }
         if self.slots.len() < self.slots_max {
-            self.slots.push(Slot::new());
+            self.slots.push(ConnectionSlot::new());
             return Some(Assigned::New(self.slots.len() as u32 - 1));
         }
         let others = self.idle.iter_mut().find_map(Vec::pop);

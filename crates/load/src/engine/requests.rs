@@ -7,7 +7,7 @@ use super::conversation::Client;
 use super::plan::{Document, Draws, Plan, RequestOrder, Target};
 
 /// Draws documents and targets, and forms requests.
-pub(crate) struct Requests {
+pub(crate) struct RequestBuilder {
     order: DocumentOrder,
     documents: u32,
     /// Request lines, `GET /path HTTP/1.1`, of all documents one after the other.
@@ -26,16 +26,16 @@ enum DocumentOrder {
     Drawn(Box<dyn Draws>),
 }
 
-impl Requests {
+impl RequestBuilder {
     /// The plan has been checked.
-    pub(super) fn new(plan: &Plan) -> Requests {
+    pub(super) fn new(plan: &Plan) -> RequestBuilder {
         let (mut lines, mut ends) = (Vec::new(), Vec::new());
         let method = plan.method.name();
         for Document { path, .. } in &plan.work.documents {
             lines.extend_from_slice(format!("{method} {path} HTTP/1.1\r\n").as_bytes());
             ends.push(lines.len());
         }
-        Requests {
+        RequestBuilder {
             order: match &plan.work.order {
                 RequestOrder::RoundRobin => DocumentOrder::RoundRobin(0),
                 RequestOrder::Drawn(popularity) => {
@@ -170,7 +170,7 @@ mod tests {
     fn request_has_line_host_and_headers_when_built() {
         let mut plan = Plan::closed(target(1), Work::paths(["/a", "/b?c=d"]), 1);
         plan.headers.push(("Accept".into(), "*/*".into()));
-        let mut requests = Requests::new(&plan);
+        let mut requests = RequestBuilder::new(&plan);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(
@@ -194,7 +194,7 @@ mod tests {
         plan.headers.push(("host".into(), "other".into()));
         plan.headers.push(("User-Agent".into(), "me".into()));
         assert_eq!(
-            Requests::new(&plan).form(0, 0, false),
+            RequestBuilder::new(&plan).form(0, 0, false),
             b"HEAD /a HTTP/1.1\r\nhost: other\r\nUser-Agent: me\r\n\r\n"
         );
     }

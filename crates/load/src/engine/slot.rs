@@ -48,7 +48,7 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ConnectionSlot {
     pub phase: Phase,
     pub socket: Option<OwnedFd>,
     /// What the events are asked for; `None`: it is not registered.
@@ -76,16 +76,16 @@ pub(crate) struct Slot {
     pub client: Option<Box<dyn Client>>,
 }
 
-impl Slot {
-    pub(super) fn new() -> Slot {
-        Slot::of(None)
+impl ConnectionSlot {
+    pub(super) fn new() -> ConnectionSlot {
+        ConnectionSlot::of(None)
     }
 
     /// The slot of a client that judges its responses, or of one like all others.
-    pub(super) fn of(client: Option<Box<dyn Client>>) -> Slot {
+    pub(super) fn of(client: Option<Box<dyn Client>>) -> ConnectionSlot {
         let mut response = Response::new();
         response.has_reader = client.is_some();
-        Slot {
+        ConnectionSlot {
             phase: Phase::Free,
             socket: None,
             interest: None,

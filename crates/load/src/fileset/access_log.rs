@@ -29,7 +29,7 @@ pub struct Seen {
     pub lines: u64,
     /// Requests for files of the site.
     pub used: u64,
-    /// Not a GET.
+    /// Requests whose method is not GET.
     pub other_methods: u64,
     /// A GET answered with something else than 200 or 304.
     pub other_statuses: u64,

@@ -26,7 +26,7 @@ pub struct Content<'a> {
     path: &'a str,
     key: u64,
     size_bytes: u64,
-    places: bool,
+    placeholders: bool,
 }
 
 impl<'a> Content<'a> {
@@ -36,14 +36,14 @@ impl<'a> Content<'a> {
             path,
             key: mixed(mixed(seed) ^ u64::from(file)),
             size_bytes,
-            places: false,
+            placeholders: false,
         }
     }
 
     /// The content with placeholders for advertisements.
-    pub(crate) fn with_places(self) -> Content<'a> {
+    pub(crate) fn with_placeholders(self) -> Content<'a> {
         Content {
-            places: true,
+            placeholders: true,
             ..self
         }
     }
@@ -72,8 +72,8 @@ impl<'a> Content<'a> {
         let last = words.into_remainder();
         last.copy_from_slice(&self.word(word)[..last.len()]);
         self.put_head(offset, buffer);
-        if self.places {
-            self.put_places(offset, buffer);
+        if self.placeholders {
+            self.write_placeholders(offset, buffer);
         }
     }
 
@@ -118,23 +118,23 @@ impl<'a> Content<'a> {
         bytes
     }
 
-    /// Puts the places over the parts of the buffer they belong to.
-    fn put_places(&self, offset: u64, buffer: &mut [u8]) {
+    /// Writes the placeholders over the parts of the buffer they belong to.
+    fn write_placeholders(&self, offset: u64, buffer: &mut [u8]) {
         let end = offset + buffer.len() as u64;
         let text = [
             placeholder::BEGIN,
             &placeholder::PLACEHOLDER,
             placeholder::END,
         ];
-        for place in placeholder::places(self.size_bytes) {
-            let place_end = place + placeholder::PLACEHOLDER_BYTES as u64;
-            if place >= end || place_end <= offset {
+        for start in placeholder::offsets(self.size_bytes) {
+            let end_newholder = start + placeholder::PLACEHOLDER_BYTES as u64;
+            if start >= end || end_newholder <= offset {
                 continue;
             }
-            let (skipped, at) = (offset.saturating_sub(place), place.saturating_sub(offset));
+            let (skipped, at) = (offset.saturating_sub(start), start.saturating_sub(offset));
             let bytes = text.iter().copied().flatten().skip(skipped as usize);
-            for (byte, of_place) in buffer[at as usize..].iter_mut().zip(bytes) {
-                *byte = *of_place;
+            for (byte, new) in buffer[at as usize..].iter_mut().zip(bytes) {
+                *byte = *new;
             }
         }
     }
@@ -214,10 +214,10 @@ mod tests {
     proptest! {
         #[test]
         fn piece_computed_alone_equals_that_of_the_whole_file(
-            size in 0_u64..9000, from in 0_u64..9000, length in 0_usize..9000, path in "/[a-z]{0,20}", places in any::<bool>()
+            size in 0_u64..9000, from in 0_u64..9000, length in 0_usize..9000, path in "/[a-z]{0,20}", placeholders in any::<bool>()
         ) {
             let plain = Content::new(3, 5, &path, size);
-            let content = if places { plain.with_places() } else { plain };
+            let content = if placeholders { plain.with_placeholders() } else { plain };
             let bytes = whole(&content);
             let from = from.min(size);
             let to = (from as usize + length).min(bytes.len());
@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn placeholders_are_where_the_application_expects_them() {
         let plain = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216));
-        let mut text = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216).with_places());
-        let place = "<img ad src=\"/dir00000/class0_0\">";
+        let mut text = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216).with_placeholders());
+        let placeholder = "<img ad src=\"/dir00000/class0_0\">";
         for at in [512, 5632] {
-            assert_eq!(&text[at..at + 33], place.as_bytes());
+            assert_eq!(&text[at..at + 33], placeholder.as_bytes());
             text[at..at + 33].copy_from_slice(&plain[at..at + 33]);
         }
         assert_eq!(text, plain, "nothing else differs");

@@ -58,7 +58,7 @@ pub struct Progress {
     pub syncing: bool,
 }
 
-/// What has been done.
+/// The result of creating a file set.
 #[derive(Clone, Debug)]
 pub struct Created {
     /// The set, complete.
@@ -74,7 +74,7 @@ pub struct Created {
 /// Why there is no set.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// Not even a directory.
+    /// The path is not a directory.
     #[error("{0} is there and is no directory; give the name of a new one")]
     NotADirectory(PathBuf),
     /// The directory holds files that are not ours.
@@ -137,7 +137,7 @@ pub enum CreateError {
     /// A call failed.
     #[error("{doing} {path}: {error}{}", advice(error))]
     Io {
-        /// The verb.
+        /// A verb: what was tried.
         doing: &'static str,
         /// The set and the file system.
         path: PathBuf,

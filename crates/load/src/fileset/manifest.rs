@@ -56,7 +56,7 @@ pub enum ManifestError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The mistake.
         why: String,
     },
     /// A later Headway made it.
@@ -116,7 +116,7 @@ struct Format {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct ManifestDocument {
     format: Format,
     fileset: Numbers,
 }
@@ -194,7 +194,7 @@ impl Manifest {
         self.shape.profile()
     }
 
-    /// What decides the contents.
+    /// The seed of the contents.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -204,7 +204,7 @@ impl Manifest {
         self.complete
     }
 
-    /// How many files.
+    /// Number of files.
     pub fn len(&self) -> u32 {
         self.shape.files()
     }
@@ -254,11 +254,11 @@ impl Manifest {
         self.shape.class(file)
     }
 
-    /// What is in it.
+    /// The content of a file.
     pub fn content(&self, file: FileIndex) -> Content<'_> {
         let content = Content::new(self.seed, file, self.path(file), self.size(file));
-        match self.shape.has_places(file) {
-            true => content.with_places(),
+        match self.shape.has_placeholders(file) {
+            true => content.with_placeholders(),
             false => content,
         }
     }
@@ -341,7 +341,7 @@ pub(super) fn write(root: &Path, shape: &Shape, seed: u64, complete: bool) -> io
             replace(root, LIST_NAME, &list)?;
         }
     }
-    let document = Document {
+    let document = ManifestDocument {
         format: Format {
             name: FORMAT_NAME.to_owned(),
             version: FORMAT_VERSION,
@@ -401,7 +401,8 @@ pub(super) fn read(root: &Path) -> Result<(Shape, u64, bool), ManifestError> {
             path,
         });
     }
-    let document: Document = toml::from_str(&text).map_err(|error| malformed(brief(&error)))?;
+    let document: ManifestDocument =
+        toml::from_str(&text).map_err(|error| malformed(brief(&error)))?;
     let numbers = document.fileset;
     let shape = shape_of(&numbers, root)?;
     let agrees = numbers.checksum == parameters_checksum(&shape, numbers.seed)

@@ -21,17 +21,17 @@ const RANDOM_STREAM: u64 = 0x6669_6c65_7365_7421;
 
 /// The weights of all files of a set.
 #[derive(Clone, Debug)]
-pub struct Popularity {
+pub struct FilePopularity {
     weights: Vec<u64>,
     sizes: Vec<u64>,
     total: u128,
-    table: Arc<[Slot]>,
+    table: Arc<[AliasSlot]>,
 }
 
 /// One place of the alias table: the file of the same number, or with the rest of the place's share
 /// another.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct AliasSlot {
     /// The file's part of the place, in units of 2^-32.
     own: u32,
     alias: FileIndex,
@@ -40,21 +40,21 @@ struct Slot {
 /// The endless stream of requests of a seed. Nothing is allocated once it exists.
 #[derive(Clone, Debug)]
 pub struct Requests {
-    table: Arc<[Slot]>,
+    table: Arc<[AliasSlot]>,
     random: Random,
 }
 
-impl Popularity {
+impl FilePopularity {
     /// The popularity of a set on disk.
-    pub fn new(manifest: &Manifest) -> Popularity {
-        Popularity::of(manifest.shape())
+    pub fn new(manifest: &Manifest) -> FilePopularity {
+        FilePopularity::of(manifest.shape())
     }
 
     /// The popularity of a set that need not exist.
-    pub(crate) fn of(shape: &Shape) -> Popularity {
+    pub(crate) fn of(shape: &Shape) -> FilePopularity {
         let files = 0..shape.files();
         let weights: Vec<u64> = files.clone().map(|file| shape.weight(file)).collect();
-        Popularity {
+        FilePopularity {
             sizes: files.map(|file| shape.size(file)).collect(),
             total: weights.iter().map(|&weight| u128::from(weight)).sum(),
             table: alias_table(&weights),
@@ -95,7 +95,7 @@ impl Popularity {
 
 impl Requests {
     /// The stream of a seed.
-    pub fn new(popularity: &Popularity, seed: u64) -> Requests {
+    pub fn new(popularity: &FilePopularity, seed: u64) -> Requests {
         Requests {
             table: Arc::clone(&popularity.table),
             random: Random::for_stream(seed, RANDOM_STREAM),
@@ -111,18 +111,18 @@ impl Requests {
         // The upper half of the product is the place, the lower half how far into it: one number is
         // both.
         let product = u128::from(self.random.next_u64()) * self.table.len() as u128;
-        let place = (product >> 64) as usize;
+        let index = (product >> 64) as usize;
         let within = (product >> 32) as u32;
-        let slot = self.table[place];
+        let slot = self.table[index];
         if within < slot.own {
-            place as FileIndex
+            index as FileIndex
         } else {
             slot.alias
         }
     }
 }
 
-impl engine::Popularity for Popularity {
+impl engine::Popularity for FilePopularity {
     fn draws(&self, seed: u64) -> Box<dyn engine::Draws> {
         Box::new(Requests::new(self, seed))
     }
@@ -137,15 +137,15 @@ impl engine::Draws for Requests {
 /// Fills each of n places with the share of one file, or of two. A file below the average share
 /// gets a place of its own and leaves the rest of it to one above the average. 2^63 times 2^25
 /// files times 2^32 is below 2^128.
-fn alias_table(weights: &[u64]) -> Arc<[Slot]> {
+fn alias_table(weights: &[u64]) -> Arc<[AliasSlot]> {
     let files = weights.len() as u128;
     let average: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut left: Vec<u128> = weights
         .iter()
         .map(|&weight| u128::from(weight) * files)
         .collect();
-    let mut table: Vec<Slot> = (0..weights.len() as u32)
-        .map(|file| Slot {
+    let mut table: Vec<AliasSlot> = (0..weights.len() as u32)
+        .map(|file| AliasSlot {
             own: u32::MAX,
             alias: file,
         })
@@ -154,7 +154,7 @@ fn alias_table(weights: &[u64]) -> Arc<[Slot]> {
         (0..weights.len() as u32).partition(|&file| left[file as usize] < average);
     while let (Some(small), Some(&large)) = (below.pop(), above.last()) {
         let own = left[small as usize];
-        table[small as usize] = Slot {
+        table[small as usize] = AliasSlot {
             own: ((own << 32) / average) as u32,
             alias: large,
         };
@@ -185,7 +185,7 @@ mod tests {
     const SHARES: [f64; 4] = [0.50, 0.90, 0.95, 0.99];
 
     /// The share of a file in all requests.
-    fn weight_share(popularity: &Popularity, file: usize) -> f64 {
+    fn weight_share(popularity: &FilePopularity, file: usize) -> f64 {
         popularity.weights[file] as f64 / popularity.total as f64
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn popular_files_take_the_space_of_table_1_2_when_it_is_counted_in_pages() {
         for (gigabytes, printed) in TABLE_1_2 {
             let shape = Shape::specweb99(gigabytes * 1_000_000_000).unwrap();
-            let popularity = Popularity::of(&shape);
+            let popularity = FilePopularity::of(&shape);
             for (share, printed) in SHARES.into_iter().zip(printed) {
                 let found = popularity.top_page_bytes(share) as f64 / 1e6;
                 // The table prints one decimal. Some files tie (35 × 59 over 7 is 35 × 118 over
@@ -210,7 +210,7 @@ mod tests {
     fn popular_files_are_smaller_than_table_1_2_when_their_lengths_are_added() {
         for (gigabytes, printed) in TABLE_1_2 {
             let shape = Shape::specweb99(gigabytes * 1_000_000_000).unwrap();
-            let popularity = Popularity::of(&shape);
+            let popularity = FilePopularity::of(&shape);
             for (share, printed) in SHARES.into_iter().zip(printed) {
                 let ratio = popularity.top_bytes(share) as f64 / 1e6 / printed;
                 assert!((0.75..0.95).contains(&ratio), "{gigabytes} GB: {ratio}");
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn all_files_are_needed_for_all_requests() {
         let shape = Shape::SpecWeb99 { directories: 3 };
-        let popularity = Popularity::of(&shape);
+        let popularity = FilePopularity::of(&shape);
         assert_eq!(popularity.top_bytes(1.0), shape.bytes());
         assert_eq!(popularity.top_bytes(0.0), 0);
         assert_eq!(popularity.top_bytes(f64::NAN), 0);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn requests_do_not_change_between_versions() {
-        let popularity = Popularity::of(&Shape::SpecWeb99 { directories: 20 });
+        let popularity = FilePopularity::of(&Shape::SpecWeb99 { directories: 20 });
         let mut requests = Requests::new(&popularity, 1);
         let first: Vec<u32> = (0..16).map(|_| requests.next()).collect();
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
 
     /// Pearson's statistic over files drawn often enough, and its degrees of freedom.
     fn chi_square(shape: &Shape, seed: u64, draws: u32) -> (f64, f64) {
-        let popularity = Popularity::of(shape);
+        let popularity = FilePopularity::of(shape);
         let mut requests = Requests::new(&popularity, seed);
         let mut counts = vec![0_u32; shape.files() as usize];
         for _ in 0..draws {
@@ -296,7 +296,7 @@ mod tests {
             Shape::SpecWeb99 { directories: 700 },
             Shape::uniform(1, 9).unwrap(),
         ] {
-            let popularity = Popularity::of(&shape);
+            let popularity = FilePopularity::of(&shape);
             let mut shares = vec![0.0; shape.files() as usize];
             for (file, slot) in popularity.table.iter().enumerate() {
                 let own = f64::from(slot.own) / 2_f64.powi(32);

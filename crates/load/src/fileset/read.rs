@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::create::Progress;
 use super::manifest::Manifest;
-use super::popularity::{Popularity, Requests};
+use super::popularity::{FilePopularity, Requests};
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 const BUFFER_BYTES: usize = 64 << 10;
@@ -24,7 +24,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub struct ReadError {
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// Why the call failed.
     #[source]
     pub cause: io::Error,
 }
@@ -40,7 +40,7 @@ pub fn read(
     seed: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64, ReadError> {
-    let mut stream = Requests::new(&Popularity::new(manifest), seed);
+    let mut stream = Requests::new(&FilePopularity::new(manifest), seed);
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut bytes_done = 0;
     let mut shown = Instant::now();

@@ -86,7 +86,7 @@ pub enum Shape {
     },
     /// Equal files.
     Uniform {
-        /// How many.
+        /// Number of files.
         count: u32,
         /// The size of each.
         file_bytes: u64,
@@ -184,7 +184,7 @@ impl Shape {
         }
     }
 
-    /// How many files.
+    /// Number of files.
     pub fn files(&self) -> u32 {
         match self {
             Shape::SpecWeb99 { directories }
@@ -293,7 +293,7 @@ impl Shape {
     }
 
     /// Whether a file has places for an advertisement.
-    pub(crate) fn has_places(&self, file: FileIndex) -> bool {
+    pub(crate) fn has_placeholders(&self, file: FileIndex) -> bool {
         let dynamic = matches!(self, Shape::SpecWeb99Dynamic { .. });
         dynamic && matches!(self.class(file), 1 | 2)
     }

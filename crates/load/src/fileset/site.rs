@@ -65,7 +65,7 @@ pub(crate) enum Unsafe {
 pub(crate) struct ListError {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The mistake in that line.
     pub what: &'static str,
 }
 

@@ -29,7 +29,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Names kept per kind of finding; all are counted.
 const EXAMPLES_MAX: usize = 20;
 
-/// What was found.
+/// The result of verifying a file set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// Files of the manifest.
@@ -40,7 +40,7 @@ pub struct Verified {
     pub quick: bool,
     /// Whether the set was written to its end, by its manifest.
     pub complete: bool,
-    /// Not there.
+    /// Files that are missing.
     pub missing: Findings,
     /// Too long or too short.
     pub wrong_size: Findings,

@@ -274,13 +274,13 @@ mod tests {
             client_bound: Some(bound),
             points: Vec::new(),
         };
-        let words = capacity_text(&info).expect("a capacity");
+        let text = capacity_text(&info).expect("a capacity");
         assert!(
-            words.starts_with("capacity is at least 800 requests/s: the client is the bottleneck")
+            text.starts_with("capacity is at least 800 requests/s: the client is the bottleneck")
         );
         assert!(
-            words.ends_with("shares of 800/s, for which no valid run is known"),
-            "{words}"
+            text.ends_with("shares of 800/s, for which no valid run is known"),
+            "{text}"
         );
         assert_eq!(capacity_text(&ProfileInfo::default()), None);
     }

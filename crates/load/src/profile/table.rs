@@ -48,8 +48,8 @@ pub fn render(profile: &Run) -> Result<String, OpenError> {
         add(&mut loads, point, &run);
     }
     let mut out = String::new();
-    if let Some(words) = capacity_text(&info) {
-        let _ = writeln!(out, "{}", words.replace("; ", "\n"));
+    if let Some(capacity) = capacity_text(&info) {
+        let _ = writeln!(out, "{}", capacity.replace("; ", "\n"));
     }
     let _ = writeln!(
         out,
@@ -179,7 +179,7 @@ mod tests {
 
     /// A profile on disk: a closed loop, a load that was measured twice, one that is still to be
     /// done.
-    fn profile(place: &std::path::Path) -> Run {
+    fn profile(directory: &std::path::Path) -> Run {
         use headway_latency::RunDescription;
         use headway_latency::run::description::{Kind, ProfileInfo, Summary};
         let point = |relative, rate_rps, repeat, done| Point {
@@ -219,9 +219,8 @@ mod tests {
                 }),
                 ..RunDescription::default()
             };
-            let directory = place.join(&one.directory);
-            let writer =
-                headway_latency::RunWriter::create(&directory, &description).expect("room");
+            let path = directory.join(&one.directory);
+            let writer = headway_latency::RunWriter::create(&path, &description).expect("room");
             writer.finish(&description).expect("room");
         }
         let description = RunDescription {
@@ -233,14 +232,14 @@ mod tests {
             }),
             ..RunDescription::default()
         };
-        headway_latency::run::write_description(place, &description, false).expect("room");
-        Run::open(place).expect("a profile")
+        headway_latency::run::write_description(directory, &description, false).expect("room");
+        Run::open(directory).expect("a profile")
     }
 
     #[test]
     fn line_has_the_means_of_its_repeats_when_a_load_was_repeated() {
-        let place = tempfile::tempdir().expect("a directory");
-        let text = render(&profile(place.path())).expect("points");
+        let directory = tempfile::tempdir().expect("a directory");
+        let text = render(&profile(directory.path())).expect("points");
         let lines: Vec<String> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::SessionError;
 use super::work::CollectedWork;
 use crate::engine::{Document, RequestOrder, Work};
-use crate::fileset::{Manifest, Popularity};
+use crate::fileset::{FilePopularity, Manifest};
 use headway_latency::run::description::FileSetInfo;
 
 /// Reads the manifest of a set, or of its first directories; the files themselves are not read.
@@ -40,7 +40,7 @@ pub(super) fn collect(
     });
     let work = Work {
         documents: documents.collect(),
-        order: RequestOrder::Drawn(Box::new(Popularity::new(&manifest))),
+        order: RequestOrder::Drawn(Box::new(FilePopularity::new(&manifest))),
     };
     let info = FileSetInfo {
         path: directory.display().to_string(),

@@ -1,7 +1,7 @@
 //! From what the engine measured to the verdict's evidence and the entries of `run.json`.
 
 use super::{Prepared, Ran};
-use crate::client::limits::Limits;
+use crate::client::limits::ClientLimits;
 use crate::engine::{Measured, Mode, Sources, Target};
 use crate::verdict::{Evidence, judge};
 use headway_latency::Outcome;
@@ -43,7 +43,7 @@ fn evidence_of(mode: &Mode, fileset: bool, ran: &Ran) -> Evidence {
 pub(super) fn client(
     evidence: &Evidence,
     measured: &Measured,
-    limits: &Limits,
+    limits: &ClientLimits,
     targets: &[Target],
 ) -> ClientInfo {
     let judgement = judge(evidence);
@@ -154,7 +154,7 @@ mod tests {
                 connections_peak: 0,
                 retried: 0,
                 unsolicited: 0,
-                limits: crate::engine::Limits {
+                limits: crate::engine::LimitsMet {
                     connections: 6,
                     waiting: 7,
                     ..Default::default()
@@ -204,7 +204,7 @@ mod tests {
             ran.measured.connections_opened,
         ) = (21, 22);
         let evidence = evidence_of(&Mode::Closed { connections: 1 }, true, &ran);
-        let limits = Limits {
+        let limits = ClientLimits {
             descriptors: 23,
             ports: 24,
         };
@@ -256,10 +256,10 @@ mod tests {
         let mut measured = ran().measured;
         assert_eq!(warnings(&measured), Vec::<String>::new());
         measured.unsolicited = 1_234;
-        let words = warnings(&measured);
+        let found = warnings(&measured);
         assert!(
-            words.len() == 1 && words[0].contains("on 1,234 idle connections"),
-            "{words:?}"
+            found.len() == 1 && found[0].contains("on 1,234 idle connections"),
+            "{found:?}"
         );
     }
 

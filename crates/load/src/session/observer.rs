@@ -19,7 +19,7 @@ pub(super) struct Watched<S> {
     progress: Option<ProgressLine>,
     stopped_ns: Option<u64>,
     /// The interruption, for the writer's thread.
-    told_ns: Arc<AtomicU64>,
+    stopped_at_ns: Arc<AtomicU64>,
 }
 
 impl<S: Sink> Watched<S> {
@@ -28,14 +28,14 @@ impl<S: Sink> Watched<S> {
         recorder: Recorder<S>,
         interrupt: Arc<AtomicBool>,
         progress: Option<ProgressLine>,
-        told_ns: Arc<AtomicU64>,
+        stopped_at_ns: Arc<AtomicU64>,
     ) -> Watched<S> {
         Watched {
             recorder,
             interrupt,
             progress,
             stopped_ns: None,
-            told_ns,
+            stopped_at_ns,
         }
     }
 
@@ -50,7 +50,7 @@ impl<S: Sink> Watched<S> {
         match self.stopped_ns {
             None => {
                 self.stopped_ns = Some(now_ns);
-                self.told_ns.store(now_ns, Ordering::Release);
+                self.stopped_at_ns.store(now_ns, Ordering::Release);
                 Control::Stop
             }
             Some(at) if now_ns.saturating_sub(at) >= INTERRUPT_GRACE_NS => Control::Stop,

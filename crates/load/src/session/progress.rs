@@ -109,7 +109,7 @@ impl ProgressLine {
             Stage::Cooldown => 2,
             Stage::Draining => 3,
         };
-        for (place, value) in [
+        for (counter, value) in [
             (&self.shared.now_ns, live.now_ns),
             (&self.shared.done, live.done),
             (&self.shared.errors, live.errors),
@@ -118,7 +118,7 @@ impl ProgressLine {
             (&self.shared.dropped, dropped),
             (&self.shared.stage, stage),
         ] {
-            place.store(value, Ordering::Relaxed);
+            counter.store(value, Ordering::Relaxed);
         }
     }
 }
@@ -190,7 +190,7 @@ impl LineFormatter {
         } else {
             0.0
         };
-        let mut text = format!("{} {}", self.word, self.place(now));
+        let mut text = format!("{} {}", self.word, self.stage_text(now));
         text += &format!("  {}/s", number(rate));
         if latencies.count() > 0 {
             let time = |percentile| time_us(latencies.percentile(percentile) as f64 / 1000.0);
@@ -207,7 +207,7 @@ impl LineFormatter {
     }
 
     /// How far the run is.
-    fn place(&self, now: Snapshot) -> String {
+    fn stage_text(&self, now: Snapshot) -> String {
         let now_s = now.now_ns as f64 / 1e9;
         match now.stage {
             0 => format!("warm-up {} of {}", duration(now_s), duration(self.warmup_s)),

@@ -44,9 +44,9 @@ struct Written<S> {
     error: Option<WriteError>,
 }
 
-/// What came of it.
+/// The result of recording.
 pub(super) struct Recorded<S> {
-    /// Where the rows went.
+    /// The sink of the rows.
     pub sink: S,
     /// Rows that found no room.
     pub dropped: u64,
@@ -63,12 +63,12 @@ impl<S: Sink> Recorder<S> {
             drop(empty_end.try_send(Vec::with_capacity(BATCH_ROWS)));
         }
         let failed = Arc::new(AtomicBool::new(false));
-        let tell = Arc::clone(&failed);
+        let failure = Arc::clone(&failed);
         let writer = std::thread::Builder::new()
             .name("rows".to_owned())
             .spawn(move || {
                 super::pin::pin_this_thread(&cpus).ok();
-                write(sink, &full_end, &empty_end, &tell)
+                write(sink, &full_end, &empty_end, &failure)
             })?;
         Ok(Recorder {
             full,
@@ -173,12 +173,12 @@ mod tests {
     }
 
     /// Counts rows; those beyond its room are an error.
-    struct Counting {
+    struct CountingSink {
         rows: usize,
         room: usize,
     }
 
-    impl Sink for Counting {
+    impl Sink for CountingSink {
         fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
             if self.rows + rows.len() > self.room {
                 return Err(WriteError::Io {
@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    fn counting(room: usize) -> Counting {
-        Counting { rows: 0, room }
+    fn counting(room: usize) -> CountingSink {
+        CountingSink { rows: 0, room }
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) enum RowSink {
 
 /// Stores rows, and counts what the verdict needs.
 pub(super) struct Rows {
-    /// Where they go.
+    /// The sink of the rows.
     pub sink: RowSink,
     /// Requests of the measured part, in whatever way they ended.
     pub started: u64,

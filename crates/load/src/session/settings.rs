@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::work;
 use super::{Prepared, SessionError};
 use crate::cli_types::{Endpoint, RateSchedule, Url};
-use crate::client::limits::Limits;
+use crate::client::limits::ClientLimits;
 use crate::client::{environment, resolve};
 use crate::engine::{
     Address, Arrivals, Method, Mode, Plan, Schedule, Segment, Sources, Stop, Target,
@@ -119,7 +119,7 @@ impl Settings {
     /// See [`SessionError`]; [`SessionError::is_use`] tells wrong words from a machine that cannot.
     pub fn prepare(&self) -> Result<Prepared, SessionError> {
         self.agree()?;
-        let limits = Limits::raise();
+        let limits = ClientLimits::raise();
         let targets = self.targets()?;
         let work = work::collect(self)?;
         let plan = self.plan(&limits, targets, work.work)?;
@@ -230,7 +230,7 @@ impl Settings {
 
     fn plan(
         &self,
-        limits: &Limits,
+        limits: &ClientLimits,
         targets: Vec<Target>,
         work: crate::engine::Work,
     ) -> Result<Plan, SessionError> {
@@ -307,7 +307,7 @@ impl Settings {
         }
     }
 
-    fn check_limits(&self, plan: &Plan, limits: &Limits) -> Result<(), SessionError> {
+    fn check_limits(&self, plan: &Plan, limits: &ClientLimits) -> Result<(), SessionError> {
         let connections = match plan.mode {
             Mode::Closed { connections } => connections,
             Mode::Open {
@@ -541,9 +541,9 @@ mod tests {
             (|s| s.connections = Some(2_000_000), "2000000"),
         ];
         for (change, part) in cases {
-            let mut asked = open("100:1s");
-            change(&mut asked);
-            let error = asked.prepare().expect_err(part);
+            let mut settings = open("100:1s");
+            change(&mut settings);
+            let error = settings.prepare().expect_err(part);
             assert!(error.to_string().contains(part), "{part}: {error}");
             assert!(error.is_use(), "{part}");
         }

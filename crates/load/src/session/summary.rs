@@ -63,8 +63,8 @@ pub(crate) fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
     out
 }
 
-fn line(out: &mut String, name: &str, words: &str) {
-    let _ = writeln!(out, "  {name:<width$}{words}", width = NAME_WIDTH - 2);
+fn line(out: &mut String, name: &str, text: &str) {
+    let _ = writeln!(out, "  {name:<width$}{text}", width = NAME_WIDTH - 2);
 }
 
 fn server(description: &RunDescription) -> String {
@@ -78,7 +78,7 @@ fn server(description: &RunDescription) -> String {
 }
 
 fn load(load: &LoadInfo) -> String {
-    let mut words = match load.mode {
+    let mut text = match load.mode {
         Mode::Closed => format!(
             "closed loop, {} connections",
             count(load.connections.unwrap_or(0))
@@ -86,23 +86,23 @@ fn load(load: &LoadInfo) -> String {
         Mode::Open => format!("open loop, {}", offered(load)),
     };
     match load.requests_per_connection {
-        Some(1) => words += ", 1 request per connection",
+        Some(1) => text += ", 1 request per connection",
         Some(number) => {
-            let _ = write!(words, ", {} requests per connection", count(number));
+            let _ = write!(text, ", {} requests per connection", count(number));
         }
         None => {}
     }
     if load.think_ms > 0.0 {
-        let _ = write!(words, ", think time {}", time_us(load.think_ms * 1e3));
+        let _ = write!(text, ", think time {}", time_us(load.think_ms * 1e3));
     }
     if load.first_pause_ms > 0.0 {
         let pause = time_us(load.first_pause_ms * 1e3);
-        let _ = write!(words, ", first request {pause} after the connection");
+        let _ = write!(text, ", first request {pause} after the connection");
     }
     if let Some(bits) = load.bandwidth_bits_per_s {
-        let _ = write!(words, ", {} per connection", bit_rate(bits as f64));
+        let _ = write!(text, ", {} per connection", bit_rate(bits as f64));
     }
-    words
+    text
 }
 
 fn offered(load: &LoadInfo) -> String {
@@ -135,7 +135,7 @@ fn step(step: &ScheduleStep) -> String {
 }
 
 fn measured(description: &RunDescription, analysis: &Analysis) -> String {
-    let mut words = duration(analysis.duration_s);
+    let mut text = duration(analysis.duration_s);
     let (before_s, after_s) = (description.load.warmup_s, description.load.cooldown_s);
     let around = [
         (before_s > 0.0).then(|| format!("after a warm-up of {}", duration(before_s))),
@@ -144,12 +144,12 @@ fn measured(description: &RunDescription, analysis: &Analysis) -> String {
     let around: Vec<String> = around.into_iter().flatten().collect();
     if !around.is_empty() {
         let left_out = count(analysis.counts.warmup);
-        let _ = write!(words, " {} ({left_out} requests)", around.join(" and "));
+        let _ = write!(text, " {} ({left_out} requests)", around.join(" and "));
     }
     if let Some(why) = description.environment.extra.get(super::INTERRUPTED) {
-        let _ = write!(words, ", interrupted ({why})");
+        let _ = write!(text, ", interrupted ({why})");
     }
-    words
+    text
 }
 
 fn figures(out: &mut String, description: &RunDescription, analysis: &Analysis) {
@@ -170,17 +170,17 @@ fn figures(out: &mut String, description: &RunDescription, analysis: &Analysis) 
         ("errors", count(counts.errors), errors(analysis)),
     ];
     let width = rows.iter().map(|(_, figure, _)| figure.len()).max();
-    for (name, figure, words) in rows {
-        let figure = format!("{figure:>width$}   {words}", width = width.unwrap_or(0));
+    for (name, figure, text) in rows {
+        let figure = format!("{figure:>width$}   {text}", width = width.unwrap_or(0));
         line(out, name, figure.trim_end());
     }
     if counts.abandoned > 0 {
-        let words = format!(
+        let text = format!(
             "{} requests when the run ended, the oldest {} old",
             count(counts.abandoned),
             time_us(analysis.late.abandoned_oldest_us)
         );
-        line(out, "in flight", &words);
+        line(out, "in flight", &text);
     }
 }
 
@@ -227,14 +227,14 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
     out.push('\n');
     for (name, distribution) in lines {
         let cells = distribution.as_ref().map(cells);
-        let words = match cells {
+        let text = match cells {
             Some(cells) => cells
                 .iter()
                 .map(|us| format!("{:>10}", time_us(*us)))
                 .collect(),
             None => "  no request ended".to_owned(),
         };
-        line(out, name, &words);
+        line(out, name, &text);
     }
 }
 

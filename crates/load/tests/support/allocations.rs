@@ -12,7 +12,7 @@ use std::cell::Cell;
 use headway_latency::{Outcome, Row};
 use headway_load::engine::{self, Observer, Plan};
 
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
@@ -25,7 +25,7 @@ fn count_call() {
 
 // SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing,
 // since the thread-local is constant-initialised and has no destructor.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_call();
         // SAFETY: the caller's promise, passed on.
@@ -45,11 +45,11 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Counts rows and the allocations between the first thousand and the last.
 #[derive(Default)]
-pub struct Watch {
+pub struct AllocationWatch {
     pub rows: u64,
     pub errors: u64,
     pub before: Option<u64>,
@@ -59,7 +59,7 @@ pub struct Watch {
 /// As many connections as the runs have.
 const SLOTS: u64 = 4;
 
-impl Watch {
+impl AllocationWatch {
     /// Thousands of requests after the first thousand allocated nothing. What a slot makes room for
     /// once it may make late, when a machine that kept the run waiting let it meet something for
     /// the first time.
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
+impl Observer for AllocationWatch {
     fn rows(&mut self, batch: &mut Vec<Row>) {
         self.rows += batch.len() as u64;
         self.errors += batch.iter().filter(|row| row.error != Outcome::Ok).count() as u64;
@@ -86,8 +86,8 @@ impl Observer for Watch {
 }
 
 /// Runs a plan and counts.
-pub fn watch(plan: &Plan) -> Watch {
-    let mut watch = Watch::default();
+pub fn watch(plan: &Plan) -> AllocationWatch {
+    let mut watch = AllocationWatch::default();
     engine::run(plan, &mut watch).unwrap();
     watch
 }

@@ -16,7 +16,7 @@ use headway_load::engine::{self, Address, Control, Live, Measured, Observer, Pla
 
 /// One request as the server saw it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// Counted from 0 over the server's life.
     pub connection: usize,
     /// Counted from 0 on its connection.
@@ -52,25 +52,25 @@ pub fn send(bytes: impl Into<Vec<u8>>) -> Vec<Step> {
     vec![Step::Send(bytes.into())]
 }
 
-type Script = dyn Fn(&Asked) -> Vec<Step> + Send + Sync;
+type Script = dyn Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync;
 
 /// A server with one thread a connection. The threads end when their clients have gone.
 pub struct Server {
     pub address: Address,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 trait Stream: Read + Write + AsFd + Send {}
 impl<T: Read + Write + AsFd + Send> Stream for T {}
 
 impl Server {
-    pub fn start(script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Server {
+    pub fn start(script: impl Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync + 'static) -> Server {
         Server::listen(TcpListener::bind("127.0.0.1:0").unwrap(), script)
     }
 
     pub fn listen(
         listener: TcpListener,
-        script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync + 'static,
     ) -> Server {
         let address = Address::Inet(listener.local_addr().unwrap());
         Server::serve(address, script, move || {
@@ -82,7 +82,7 @@ impl Server {
 
     pub fn unix(
         path: &Path,
-        script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync + 'static,
     ) -> Server {
         let listener = UnixListener::bind(path).unwrap();
         Server::serve(Address::Unix(path.into()), script, move || {
@@ -93,11 +93,11 @@ impl Server {
 
     fn serve(
         address: Address,
-        script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync + 'static,
         accept: impl Fn() -> Option<(Box<dyn Stream>, Option<IpAddr>)> + Send + 'static,
     ) -> Server {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (script, log): (Arc<Script>, _) = (Arc::new(script), Arc::clone(&asked));
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (script, log): (Arc<Script>, _) = (Arc::new(script), Arc::clone(&received));
         std::thread::spawn(move || {
             for connection in 0.. {
                 // The process may be short of descriptors on purpose.
@@ -112,16 +112,16 @@ impl Server {
                 });
             }
         });
-        Server { address, asked }
+        Server { address, received }
     }
 
     pub fn target(&self) -> Target {
         Target::new(self.address.clone(), "test.example")
     }
 
-    /// What was asked so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    /// The requests received so far.
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
     }
 }
 
@@ -130,21 +130,21 @@ fn converse(
     connection: usize,
     from: Option<IpAddr>,
     script: &Script,
-    log: &Mutex<Vec<Asked>>,
+    log: &Mutex<Vec<ReceivedRequest>>,
 ) -> std::io::Result<()> {
     for ordinal in 0.. {
         let Some(head) = read_head(&mut client)? else {
             return Ok(());
         };
-        let asked = Asked {
+        let request = ReceivedRequest {
             connection,
             ordinal,
             path: head.split(' ').nth(1).unwrap_or_default().to_owned(),
             last: head.contains("\r\nConnection: close\r\n"),
             from,
         };
-        log.lock().unwrap().push(asked.clone());
-        for step in script(&asked) {
+        log.lock().unwrap().push(request.clone());
+        for step in script(&request) {
             match step {
                 Step::Send(bytes) => client.write_all(&bytes)?,
                 Step::Dribble(bytes) => {

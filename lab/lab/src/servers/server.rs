@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use headway_load::client::Limits;
+use headway_load::client::ClientLimits;
 use rustix::process::Signal;
 
 use super::available::available;
@@ -111,7 +111,7 @@ impl Server {
         let program = installed.program.unwrap_or_else(own);
         check_free(spec, &prefix)?;
         let folder = make_folder(spec, scratch)?;
-        let descriptors = Limits::raise().descriptors;
+        let descriptors = ClientLimits::raise().descriptors;
         let started = configuration::prepare(spec, &folder, descriptors)
             .and_then(|launch| Ok((spawn(&prefix, &program, &launch, &folder)?, launch)));
         let (child, launch) = started.inspect_err(|_| remove(&folder))?;

@@ -22,7 +22,7 @@ fn client_state(manifest: &Manifest) -> SharedClientState {
     });
     SharedClientState {
         documents: documents.collect(),
-        popularity: Popularity::new(manifest),
+        popularity: FilePopularity::new(manifest),
         ads: Ads::generate(&reset),
         reset,
         paths: ["/dynamic".to_owned(), "/cgi".to_owned()],
@@ -50,10 +50,10 @@ fn served(
     number: u64,
 ) -> (Vec<String>, Vec<u8>) {
     let (head, body) = request.split_once("\r\n\r\n").expect("a head");
-    let mut words = head.split(' ');
+    let mut parts = head.split(' ');
     let (method, target) = (
-        words.next().expect("a method"),
-        words.next().expect("a target"),
+        parts.next().expect("a method"),
+        parts.next().expect("a target"),
     );
     let (script, query) = target.split_once('?').unwrap_or((target, ""));
     let content = |name: &str| {
