@@ -259,7 +259,7 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
     match key {
-        Key::Resolve(root, path, _) => Outcome::LookedUp {
+        JobKey::Resolve(root, path, _) => Outcome::LookedUp {
             root,
             path,
             answer: Answer::Failed(failure),
