@@ -37,7 +37,7 @@ pub enum Outcome {
         content: Option<Rc<[u8]>>,
     },
     /// Of [`crate::Pool::resolve`] with [`crate::protocol::OpenMode::WarmOnly`]: resolve again,
-    /// with [`crate::LoopResolver::resolve_on_loop`].
+    /// with [`crate::resolve_on_loop`].
     Touched {
         /// The requested root.
         root: RootId,
