@@ -262,7 +262,7 @@ impl Worker {
     /// Accepts the connections of a batch, and lets each begin.
     fn run_batch(&mut self, mut batch: Batch) -> Batch {
         while let Some(slot) = self.acceptor.accept_next(&mut self.context, &mut batch) {
-            self.with_connection(slot, Worker::begin);
+            self.with_connection(slot, Worker::on_accepted);
         }
         self.acceptor.end_batch(&mut self.context, &mut batch);
         batch
@@ -272,7 +272,7 @@ impl Worker {
     fn on_helper(&mut self, index: u32) {
         let mut results = self.helpers.receive(&mut self.context, index);
         for done in results.drain(..) {
-            self.deliver(done);
+            self.on_job_done(done);
         }
         self.helpers.results = results;
     }

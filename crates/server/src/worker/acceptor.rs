@@ -338,7 +338,7 @@ impl Acceptor {
         let asked = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
         let response_context = ResponseContext {
             retry_after_s,
-            ..ResponseContext::for_unparsed(
+            ..ResponseContext::without_request(
                 &context.response_settings,
                 &context.date,
                 asked.starts_with(b"HEAD "),
@@ -408,7 +408,7 @@ impl Acceptor {
     /// client then costs other clients' time. A client that has closed only its sending side looks
     /// the same. Therefore a closed client is dropped only after it has waited so long that giving
     /// up is the likelier reason.
-    pub(super) fn client_disconnected(
+    pub(super) fn client_has_abandoned(
         &mut self,
         context: &mut LoopContext,
         connection: &Connection,

@@ -225,10 +225,10 @@ impl EmbeddedApplications {
             };
             let root = turn.context.routes.get(number).own();
             let root = root.map_or(RootId(0), |(root, _)| root);
-            let found = turn
-                .files
-                .lookup
-                .find_now(root, path.as_bytes(), turn.context.lookup());
+            let found =
+                turn.files
+                    .lookup
+                    .find_now(root, path.as_bytes(), turn.context.lookup_context());
             let Some(entry) = found else {
                 let waiter = turn.connection.waiter(&request);
                 let queued = turn
@@ -277,7 +277,7 @@ impl EmbeddedApplications {
             }
         }
         let head = request.head.head();
-        let context = turn.context.response(&head, turn.connection);
+        let context = turn.context.response_context(&head, turn.connection);
         let outgoing = response(&context, pending.status, &pending.fields, pending.ready);
         turn.context
             .start_response(turn.connection, request, outgoing)

@@ -242,7 +242,7 @@ impl StaticFiles {
         if let Some(looked_up) = search.looked_up.take() {
             return Continue(looked_up);
         }
-        if let Some(entry) = self.lookup.find(root, name, context.lookup()) {
+        if let Some(entry) = self.lookup.find(root, name, context.lookup_context()) {
             return Continue(entry.into());
         }
         Break(
