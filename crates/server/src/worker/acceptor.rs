@@ -335,17 +335,17 @@ impl Acceptor {
                 RecvFlags::DONTWAIT,
             )
         });
-        let asked = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
+        let head = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
         let response_context = ResponseContext {
             retry_after_s,
             ..ResponseContext::without_request(
                 &context.response_settings,
                 &context.date,
-                asked.starts_with(b"HEAD "),
+                head.starts_with(b"HEAD "),
             )
         };
         let response = respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
-        let request = Request::unparsed(asked);
+        let request = Request::unparsed(head);
         connection.outgoing = response;
         connection.outgoing.method = request.method;
         // If the socket does not accept these few bytes, the client gets no response.

@@ -110,7 +110,7 @@ impl EmbeddedApplications {
         let request = turn.take_body(request, input, number, bytes_max)?;
         turn.context.counters.handler_requests_application += 1;
         turn.connection.keep_alive = turn.context.keeps_alive(turn.connection, &request);
-        let action = self.ask(turn, &request, number, |application, request| {
+        let action = self.call(turn, &request, number, |application, request| {
             application.answer(request)
         });
         Break(self.carry_out(turn, request, number, action))
@@ -165,7 +165,7 @@ impl EmbeddedApplications {
     }
 
     /// Asks the application of a location. `None` if the program does not have it.
-    fn ask<T>(
+    fn call<T>(
         &mut self,
         turn: &Turn<'_>,
         request: &Request,
@@ -195,7 +195,7 @@ impl EmbeddedApplications {
         state: State,
         outcome: Outcome,
     ) -> Option<Action> {
-        self.ask(turn, request, number, |application, request| {
+        self.call(turn, request, number, |application, request| {
             application.resume(request, state, outcome)
         })
     }
@@ -263,7 +263,7 @@ impl EmbeddedApplications {
             match piece {
                 Ok(piece) => pending.ready.push(piece),
                 Err(Unready::Missing) if !pending.is_substitute => {
-                    let missing = self.ask(turn, &request, number, |application, request| {
+                    let missing = self.call(turn, &request, number, |application, request| {
                         application.missing(request)
                     });
                     let Some(missing) = missing else { break };

@@ -213,16 +213,16 @@ impl StaticFiles {
         entry.prepared.pin_requested.set(false);
         let size = file.meta().size;
         let waiter = connection.waiter(request);
-        let asks = request.count_helper_request(0);
+        let jobs = request.count_helper_request(0);
         match miss {
-            _ if asks <= READ_INS_MAX && context.pool.may_fetch(size) => {
+            _ if jobs <= READ_INS_MAX && context.pool.may_fetch(size) => {
                 context.pool.submit_fetch(file, size, waiter)
             }
-            CacheMiss::NotResident if asks <= READ_INS_MAX => {
+            CacheMiss::NotResident if jobs <= READ_INS_MAX => {
                 context.pool.submit_read_in(file, 0, size, Some(waiter))
             }
             // A hole in a tmpfs file never becomes resident, so a helper must copy it.
-            _ if asks <= HELPER_REQUESTS_MAX => context.pool.submit_copy(file, 0, size, waiter),
+            _ if jobs <= HELPER_REQUESTS_MAX => context.pool.submit_copy(file, 0, size, waiter),
             _ => Err(Full),
         }
     }
