@@ -7,8 +7,9 @@
 //! device has side effects.
 //!
 //! What it refuses: every walk that leaves the root (the kernel checks, see `headway_os::open`),
-//! and to open anything but regular files. [`LoopResolver::resolve_cached`] also refuses to block: an `EAGAIN` at
-//! any step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
+//! and to open anything but regular files. [`LoopResolver::resolve_cached`] also refuses to block:
+//! an `EAGAIN` at any step is [`Probe::WouldBlock`], and a helper walks the path again from the
+//! start.
 
 use crate::answer::{Answer, Failure, FoundFile, KnownFile, Probe};
 use crate::deferred_close::DeferredCloses;

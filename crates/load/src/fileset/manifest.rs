@@ -100,7 +100,7 @@ pub struct File<'a> {
     pub path: &'a str,
     /// The length of the file.
     pub size_bytes: u64,
-    /// SPECweb's class, 0 to 3, or [`super::NO_CLASS`].
+    /// SPECweb's class, 0 to 3, or [`headway_latency::Row::NO_CLASS`].
     pub class: u8,
 }
 
