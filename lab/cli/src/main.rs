@@ -180,8 +180,8 @@ fn write_reference(root: &Path) -> Result<(), Failure> {
             .flat_map(clap::Command::get_arguments)
             .filter_map(|option| option.get_long().map(str::to_owned))
             .collect(),
-        text: "Its options are those of `headway serve`, and every key of the table `[research]` of the \
-               [configuration](configuration.md).",
+        text: "Its options are those of `headway serve`, and every key of the table `[research]`\n\
+               of the [configuration](configuration.md).",
     };
     let research = all.into_iter().filter(|key| key.topic == Topic::Research);
     let configuration = format!(

@@ -31,7 +31,7 @@ use crate::send::{
 /// All pieces of one call must fit into the call.
 const _: () = assert!(PIECES_PER_CALL_MAX <= MEMORY_PIECES_MAX);
 
-/// Sends from mappings, at most so many bytes of them.
+/// Sends from mappings, of which it keeps a limited number of bytes.
 pub(super) struct MappedFiles {
     mappings: ChunkLru<Mapping>,
 }
