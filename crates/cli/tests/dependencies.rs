@@ -58,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "server",
         &[
             "admission",
+            "config",
             "files",
             "gateway",
             "http",
@@ -66,6 +67,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "os",
         ],
     ),
+    ("config", &["event", "gateway", "os"]),
     ("admission", &[]),
     ("gateway", &["http"]),
     ("files", &["event", "os"]),

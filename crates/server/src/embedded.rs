@@ -79,6 +79,7 @@ use headway_files::{CustomJob, Failure, Meta, OpenFile};
 use headway_http::Target;
 
 use crate::calls::{Call, Tracer};
+use crate::config::KnownApplications;
 
 /// The applications that a program contains.
 #[derive(Clone, Copy)]
@@ -101,6 +102,20 @@ impl Applications {
     /// The names of all applications.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|kind| kind.name())
+    }
+}
+
+impl KnownApplications for Applications {
+    fn names(&self) -> Vec<&'static str> {
+        Applications::names(*self).collect()
+    }
+
+    fn directory(&self, name: &str) -> Option<&'static str> {
+        self.find(name).map(ApplicationKind::directory)
+    }
+
+    fn check(&self, name: &str, directory: &Path) -> Result<(), String> {
+        self.find(name).map_or(Ok(()), |kind| kind.check(directory))
     }
 }
 

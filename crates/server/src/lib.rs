@@ -28,13 +28,14 @@ pub mod control;
 mod master;
 mod status;
 mod child;
-pub mod config;
 mod extensions;
 pub mod research;
 
 // The entry points: of the master, of all its children, and of those that tests run as threads.
 pub use child::{ChildError, child_main};
 pub use extensions::{Extensions, Research};
+// Settings and their checks, which the entry points take.
+pub use headway_config as config;
 pub use master::{MasterError, Options, Programs, run};
 pub use worker::{WorkerError, worker_main};
 
@@ -43,7 +44,7 @@ pub use worker::{WorkerError, worker_main};
 pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &respond::listing::render,
-        custom_job: &move |job| embedded::run_job(extensions.applications, job),
+        custom_job: &move |job| embedded::run_job(*extensions.applications, job),
     };
     headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)

@@ -1,7 +1,7 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
 use headway_server::Extensions;
-use headway_server::config::{Config, Environment, Memory, Settings};
+use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
 use headway_server::control::{
     Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
 };
@@ -20,7 +20,7 @@ fn config() -> Config {
             limited: false,
         },
         process_memory_bytes: u64::MAX,
-        extensions: Extensions::NONE,
+        extensions: KnownExtensions::NONE,
     };
     Config::check(&Settings::default(), None, &environment)
         .unwrap()

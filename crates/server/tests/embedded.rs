@@ -459,14 +459,19 @@ fn full_queue_of_helpers_is_answered_with_503() {
 }
 
 /// The directory of the only application, or what is wrong.
-fn checked(root: &Path, applications: Applications, more: &str) -> Result<PathBuf, String> {
+fn checked(
+    root: &Path,
+    applications: &'static Applications,
+    more: &str,
+) -> Result<PathBuf, String> {
     let text = format!("root = {root:?}\n[[location]]\n{more}\n");
     let settings = Settings::from_toml(&text, &root.join("t.toml")).unwrap();
     let environment = Environment {
         extensions: Extensions {
             applications,
             ..Extensions::NONE
-        },
+        }
+        .known(),
         ..Environment::detect()
     };
     let checked = Config::check(&settings, None, &environment);
@@ -489,7 +494,8 @@ fn checked(root: &Path, applications: Applications, more: &str) -> Result<PathBu
 fn location_names_an_application_of_the_program_and_its_directory() {
     let root = site();
     let path = root.path().canonicalize().unwrap();
-    let probe = Applications::new(&[&Probe]);
+    static PROBE: Applications = Applications::new(&[&Probe]);
+    let probe = &PROBE;
     let usual = "prefix = \"/own\"\napplication = \"probe\"";
     assert_eq!(checked(&path, probe, usual), Ok(path.join(".probe")));
     fs::create_dir(path.join("other")).unwrap();
@@ -504,7 +510,7 @@ fn location_names_an_application_of_the_program_and_its_directory() {
             "no application `others`; this program has probe",
         ),
         (
-            Applications::NONE,
+            &Applications::NONE,
             usual,
             "this program contains no applications, so not `probe`; `headway-lab serve` has",
         ),

@@ -7,8 +7,6 @@ mod conversation;
 mod site;
 mod support;
 
-mod accept_settings;
-mod config;
 mod control;
 mod conversations;
 mod embedded;

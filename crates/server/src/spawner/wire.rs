@@ -150,10 +150,6 @@ encoding! {
 }
 
 encoding! {
-    struct Account { name, user, group }
-}
-
-encoding! {
     enum SpawnerReport {
         129 => Spawned { id, pid, spawn_us },
         130 => Failed { id, error },

@@ -173,7 +173,7 @@ impl Resources {
         )?;
         let routes = Routes::new(config);
         let research = extensions.research;
-        let applications = EmbeddedApplications::new(&routes, extensions.applications);
+        let applications = EmbeddedApplications::new(&routes, *extensions.applications);
         let gateway = setup(
             "cannot prepare the handlers",
             Gateway::new(&routes, research.map(|research| research.fork)),

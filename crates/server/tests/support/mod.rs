@@ -28,7 +28,7 @@ pub static APPLICATIONS: OnceLock<Applications> = OnceLock::new();
 /// What the servers of this test program contain.
 fn extensions() -> Extensions {
     Extensions {
-        applications: APPLICATIONS.get().copied().unwrap_or(Applications::NONE),
+        applications: APPLICATIONS.get().unwrap_or(&Applications::NONE),
         research: Some(&RESEARCH),
     }
 }
@@ -40,9 +40,9 @@ pub fn config(root: &Path, more: &str) -> Config {
         root.display()
     );
     let path = Path::new("test.toml");
-    let settings = Settings::from_toml_with(&text, path, extensions()).expect("settings");
+    let settings = Settings::from_toml_with(&text, path, extensions().known()).expect("settings");
     let environment = Environment {
-        extensions: extensions(),
+        extensions: extensions().known(),
         ..Environment::detect()
     };
     let checked = Config::check(&settings, None, &environment);

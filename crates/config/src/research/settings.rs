@@ -4,13 +4,13 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::presets::Preset;
-use crate::config::error::Findings;
-use crate::config::keys::{Key, Setting, Table, Topic, table};
-use crate::config::research::SendVariant;
-use crate::config::settings::from_command_line;
-use crate::config::units::Bytes;
-use crate::config::value::{Accepts, Form, Value, Written, texts};
-use crate::config::{Opening, Settings};
+use crate::error::Findings;
+use crate::keys::{Key, Setting, Table, Topic, table};
+use crate::research::SendVariant;
+use crate::settings::from_command_line;
+use crate::units::Bytes;
+use crate::value::{Accepts, Form, Value, Written, texts};
+use crate::{Opening, Settings};
 
 table! {
     /// The table `[research]`.

@@ -1,13 +1,36 @@
 //! What a research server may change: the effective values, with those of Headway as their default,
 //! and the defaults of other keys that depend on them.
 //!
-//! The table `[research]` itself, its keys and its presets are in [`crate::research`].
+//! - `settings`: the keys of the table `[research]`;
+//! - `presets`: the named servers, each a set of values;
+//! - `check`: the effective values, and contradictions.
+//!
+//! A program has the table if it names [`RESEARCH_TABLE`], as `headway-lab` does and `headway` does
+//! not.
 
 use headway_event::Mechanism;
 use serde::{Deserialize, Serialize};
 
-use super::strategy::{Opening, words};
-use super::units::AcceptBatch;
+use crate::extensions::ResearchTable;
+use crate::keys::Table;
+use crate::strategy::{Opening, words};
+use crate::units::AcceptBatch;
+
+mod check;
+mod presets;
+mod settings;
+
+pub use presets::Preset;
+pub use settings::ResearchSettings;
+
+/// The table `[research]`.
+pub static RESEARCH_TABLE: ResearchTable = ResearchTable {
+    keys: ResearchSettings::keys,
+    read: ResearchSettings::read_table,
+    set_option: ResearchSettings::set_option,
+    overlay: settings::overlay,
+    check: check::check,
+};
 
 words! {
     /// How the servers of the papers find bytes resident and send them, in place of `send`.

@@ -1,17 +1,17 @@
 //! Settings for accepting connections and for helpers: the configured values are effective, and the
 //! same when they are printed and read back.
 
-use headway_server::Extensions;
-use headway_server::config::settings::from_command_line;
-use headway_server::config::{
-    AcceptBatch, Config, EarlyReject, Environment, HelperBackend, ListenerMode, Memory, Settings,
+use headway_config::research::{Preset, RESEARCH_TABLE, ResearchSettings};
+use headway_config::settings::from_command_line;
+use headway_config::{
+    AcceptBatch, Config, EarlyReject, Environment, HelperBackend, KnownExtensions, ListenerMode,
+    Memory, Settings,
 };
-use headway_server::research::{Preset, RESEARCH, ResearchSettings};
 use std::path::Path;
 
-const RESEARCH_SERVER: Extensions = Extensions {
-    research: Some(&RESEARCH),
-    ..Extensions::NONE
+const RESEARCH_SERVER: KnownExtensions = KnownExtensions {
+    research: Some(&RESEARCH_TABLE),
+    ..KnownExtensions::NONE
 };
 
 const HERE: Environment = Environment {

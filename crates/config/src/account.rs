@@ -7,6 +7,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 
+use headway_os::encoding;
 use headway_os::user::{User, become_user, is_only};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,11 @@ pub struct Account {
     pub user: u32,
     /// The group's number.
     pub group: u32,
+}
+
+// It travels to the spawner.
+encoding! {
+    struct Account { name, user, group }
 }
 
 impl Account {

@@ -2,7 +2,15 @@
 //!
 //! A [`Config`] is always valid: its roots are directories, its numbers fit this machine, and no
 //! two settings contradict each other. The master passes it to the workers as JSON. [`settings`]
-//! holds what was written, and where.
+//! holds what was written, and where. What a program contains besides the server comes as a value:
+//! [`KnownExtensions`].
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,11 +22,12 @@ pub mod keys;
 pub mod settings;
 pub mod units;
 pub mod value;
-pub(crate) mod error;
-pub(crate) mod memory;
-pub(crate) mod ranges;
-pub(crate) mod research;
-pub(crate) mod strategy;
+pub mod research;
+mod error;
+mod extensions;
+mod memory;
+mod ranges;
+mod strategy;
 mod accept;
 mod build;
 mod check;
@@ -34,10 +43,10 @@ pub use accept::{EarlyReject, ListenerMode};
 pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
+pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
 pub use locations::{Cgi, Handler, Location, NamedApplication, PathMatch, Streams};
-pub(crate) use memory::WORKER_BASE_BYTES;
-pub use memory::{Memory, available_now, default_kept_bytes};
-pub use research::{ResearchConfig, SendVariant};
+pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
+pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, SendMethod};
 pub use units::AcceptBatch;

@@ -1,7 +1,7 @@
 //! The reference of the configuration against the settings that take effect.
 
-use headway_server::config::keys::{Key, reference};
-use headway_server::config::{Config, Environment, Settings};
+use headway_config::keys::{Key, reference};
+use headway_config::{Config, Environment, Settings};
 use std::path::Path;
 
 use super::{HERE, RESEARCH_SERVER, good};

@@ -14,7 +14,7 @@ impl Config {
     /// All effective settings as a configuration file.
     ///
     /// ```
-    /// use headway_server::config::{Config, Environment, Settings};
+    /// use headway_config::{Config, Environment, Settings};
     /// let environment = Environment { cpus: 2, nofile: 20_000, ..Environment::detect() };
     /// let good = Config::check(&Settings::default(), None, &environment).unwrap();
     /// assert!(good.config.to_toml().contains("idle-timeout = \"60s\"\n"));

@@ -1,8 +1,8 @@
 //! Mistakes, each with its line and key.
 
-use headway_server::config::keys::reference;
-use headway_server::config::settings::from_command_line;
-use headway_server::config::{AcceptBatch, Config, Settings};
+use headway_config::keys::reference;
+use headway_config::settings::from_command_line;
+use headway_config::{AcceptBatch, Config, Settings};
 
 use std::path::Path;
 

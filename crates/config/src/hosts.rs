@@ -11,13 +11,13 @@ use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
 use super::{Host, Location, locations};
-use crate::embedded::Applications;
+use crate::extensions::KnownApplications;
 
 const NAME_BYTES_MAX: usize = 253;
 
 pub(super) fn hosts(
     from: &Settings,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Vec<Host> {
     let written = tables(&from.host);
@@ -55,7 +55,7 @@ fn host(
     own: &HostSettings,
     locations: &[Location],
     top: &Settings,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Host {
     let key = |name: &str| format!("{prefix}{name}");

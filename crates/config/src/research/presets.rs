@@ -3,9 +3,9 @@
 //! [`MicroServer`]: how connections are accepted. One list has both, because one name describes one
 //! server.
 
-use crate::config::research::SendVariant;
-use crate::config::strategy::words;
-use crate::config::{AcceptBatch, Opening};
+use crate::research::SendVariant;
+use crate::strategy::words;
+use crate::{AcceptBatch, Opening};
 
 words! {
     /// A server of the papers, or Headway.

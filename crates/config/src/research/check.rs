@@ -14,12 +14,12 @@ use toml::Spanned;
 
 use super::presets::{MicroServer, Preset};
 use super::settings::ResearchSettings;
-use crate::config::error::Findings;
-use crate::config::keys::Setting;
-use crate::config::memory::{CHUNK_CACHE_BYTES_LOWEST, default_mapped_bytes};
-use crate::config::ranges::{size, span, value};
-use crate::config::research::{Defaults, ResearchConfig};
-use crate::config::{AcceptBatch, ListenerMode, Memory, Opening, Settings};
+use crate::error::Findings;
+use crate::keys::Setting;
+use crate::memory::{CHUNK_CACHE_BYTES_LOWEST, default_mapped_bytes};
+use crate::ranges::{size, span, value};
+use crate::research::{Defaults, ResearchConfig};
+use crate::{AcceptBatch, ListenerMode, Memory, Opening, Settings};
 
 /// The accept batch where `auto` does not apply: with the presets flash to new-flash and with
 /// `accept-on-close`.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::settings::COMMAND_LINE;
-use crate::extensions::Research;
+use crate::extensions::ResearchTable;
 
 /// A message shows no more of a value.
 const EXCERPT_CHARS: usize = 40;
@@ -99,13 +99,16 @@ pub struct ConfigFile<'t> {
 pub(crate) struct Findings<'t> {
     source: Option<ConfigFile<'t>>,
     /// Reads and checks `[research]`, where the program contains it.
-    pub(crate) research: Option<&'static Research>,
+    pub(crate) research: Option<&'static ResearchTable>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<ConfigError>,
 }
 
 impl<'t> Findings<'t> {
-    pub(super) fn new(source: Option<ConfigFile<'t>>, research: Option<&'static Research>) -> Self {
+    pub(super) fn new(
+        source: Option<ConfigFile<'t>>,
+        research: Option<&'static ResearchTable>,
+    ) -> Self {
         Findings {
             source,
             research,

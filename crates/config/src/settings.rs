@@ -15,7 +15,7 @@ use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{EarlyReject, ListenerMode, LogFormat, SendMethod, Streams};
-use crate::extensions::Extensions;
+use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
 
 /// The place of values from the command line, which has no bytes of a file.
@@ -317,7 +317,7 @@ table! {
 }
 
 /// All keys of a configuration file, in the order of the reference.
-pub fn reference(extensions: Extensions) -> Vec<Key> {
+pub fn reference(extensions: KnownExtensions) -> Vec<Key> {
     let mut all = Settings::keys();
     // Its keys follow.
     all.retain(|key| key.topic != Topic::Research);
@@ -337,14 +337,14 @@ impl Settings {
     ///
     /// Unknown keys and values of a wrong type are errors that name their line.
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, Vec<ConfigError>> {
-        Settings::from_toml_with(text, path, Extensions::NONE)
+        Settings::from_toml_with(text, path, KnownExtensions::NONE)
     }
 
     /// The same for a program with these extensions.
     pub fn from_toml_with(
         text: &str,
         path: &Path,
-        extensions: Extensions,
+        extensions: KnownExtensions,
     ) -> Result<Settings, Vec<ConfigError>> {
         match Settings::read_toml(ConfigFile { path, text }, extensions) {
             (settings, faults) if faults.is_empty() => Ok(settings),
@@ -355,7 +355,7 @@ impl Settings {
     /// Reads what can be read, and lists everything that is wrong with the text.
     pub(super) fn read_toml(
         source: ConfigFile<'_>,
-        extensions: Extensions,
+        extensions: KnownExtensions,
     ) -> (Settings, Vec<ConfigError>) {
         let mut to = Findings::new(Some(source), extensions.research);
         let (document, errors) = DeTable::parse_recoverable(source.text);
@@ -380,7 +380,7 @@ impl Settings {
         &mut self,
         key: &str,
         texts: &[String],
-        extensions: Extensions,
+        extensions: KnownExtensions,
     ) -> Result<(), ConfigError> {
         let done = self
             .set_option(key, texts)
@@ -394,7 +394,7 @@ impl Settings {
         &mut self,
         key: &str,
         texts: &[String],
-        extensions: Extensions,
+        extensions: KnownExtensions,
     ) -> Option<Result<(), String>> {
         let own = self
             .research
@@ -406,7 +406,7 @@ impl Settings {
     ///
     /// `helpers` replaces `helpers-min` and `helpers-max`; a preset for research replaces the
     /// settings it stands for.
-    pub fn overlay(&mut self, mut over: Settings, extensions: Extensions) {
+    pub fn overlay(&mut self, mut over: Settings, extensions: KnownExtensions) {
         if let (Some(research), Some(own)) = (extensions.research, over.research.take()) {
             (research.overlay)(self, own.into_inner());
         }

@@ -16,7 +16,7 @@ use super::settings::Settings;
 use super::units::Bytes;
 
 /// Memory of a worker in addition to cached files: entries, connections, hash tables.
-pub(crate) const WORKER_BASE_BYTES: u64 = 16 << 20;
+pub const WORKER_BASE_BYTES: u64 = 16 << 20;
 /// Default of `response-cache-max` on a machine that is shared with others.
 const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 64 << 20;
 /// Share of the limit of a control group for the workers, in tenths. On a disk that seeks, a page

@@ -1,21 +1,20 @@
 //! Mistakes of a configuration are reported with key and line, and valid settings take effect.
 
-use headway_server::Extensions;
-use headway_server::config::settings::{HostSettings, from_command_line};
-use headway_server::config::units::{ListenAddress, OneOrMany};
-use headway_server::config::{
-    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, LogFormat, Memory, Opening,
-    SendMethod, SendVariant, Settings,
+use headway_config::research::{Preset, RESEARCH_TABLE, ResearchSettings};
+use headway_config::settings::{HostSettings, from_command_line};
+use headway_config::units::{ListenAddress, OneOrMany};
+use headway_config::{
+    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, KnownExtensions, LogFormat,
+    Memory, Opening, SendMethod, SendVariant, Settings,
 };
-use headway_server::research::{Preset, RESEARCH, ResearchSettings};
 use std::path::Path;
 
 mod mistakes;
 mod reference;
 
-const RESEARCH_SERVER: Extensions = Extensions {
-    research: Some(&RESEARCH),
-    ..Extensions::NONE
+const RESEARCH_SERVER: KnownExtensions = KnownExtensions {
+    research: Some(&RESEARCH_TABLE),
+    ..KnownExtensions::NONE
 };
 
 const HERE: Environment = Environment {
@@ -170,7 +169,7 @@ fn options_take_precedence_over_the_file() {
             log_format: Some(from_command_line(LogFormat::Json)),
             ..Settings::default()
         },
-        Extensions::NONE,
+        KnownExtensions::NONE,
     );
     let config = Config::check(&settings, None, &HERE).unwrap().config;
     assert_eq!((config.workers, config.listen[0].port()), (1, 2));
@@ -224,7 +223,7 @@ fn send_written_beside_a_preset_is_a_way_of_headway() {
 #[test]
 fn server_for_users_prints_no_research_table() {
     let users = Environment {
-        extensions: Extensions::NONE,
+        extensions: KnownExtensions::NONE,
         ..HERE
     };
     let checked = Config::check(&Settings::default(), None, &users).unwrap();

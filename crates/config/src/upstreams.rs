@@ -211,15 +211,15 @@ fn addresses(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Environment, Handler, Settings};
-    use crate::extensions::Extensions;
-    use crate::research::RESEARCH;
+    use crate::extensions::KnownExtensions;
+    use crate::research::RESEARCH_TABLE;
+    use crate::{Config, Environment, Handler, Settings};
 
     fn checked(location: &str) -> Result<Vec<Handler>, String> {
         let text = format!("root = \"/\"\n[[location]]\nprefix = \"/app/\"\n{location}\n");
-        let extensions = Extensions {
-            research: Some(&RESEARCH),
-            ..Extensions::NONE
+        let extensions = KnownExtensions {
+            research: Some(&RESEARCH_TABLE),
+            ..KnownExtensions::NONE
         };
         let path = std::path::Path::new("t.toml");
         let settings = Settings::from_toml_with(&text, path, extensions).unwrap();

@@ -13,7 +13,7 @@ use super::ranges::{span, value};
 use super::settings::LocationSettings;
 use super::units::OneOrMany;
 use super::upstreams::{Protocol, upstreams};
-use crate::embedded::Applications;
+use crate::extensions::KnownApplications;
 
 const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], fastcgi, scgi, proxy, application = \"NAME\" and files = true";
 
@@ -22,7 +22,7 @@ pub(super) fn kind(
     key: &str,
     own: &LocationSettings,
     place: &Range<usize>,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<Handler> {
     let name = match written(own)[..] {
@@ -104,13 +104,13 @@ fn application(
     key: &str,
     own: &LocationSettings,
     item: &Spanned<String>,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<NamedApplication> {
     let name = item.get_ref();
     let at = format!("{key}.application");
-    let Some(kind) = applications.find(name) else {
-        let known: Vec<&str> = applications.names().collect();
+    let Some(own_directory) = applications.directory(name) else {
+        let known = applications.names();
         let problem = match &known[..] {
             [] => format!(
                 "this program contains no applications, so not `{name}`; `headway-lab serve` has those of experiments"
@@ -128,7 +128,7 @@ fn application(
         return None;
     }
     let directory = match own.root {
-        None => kind.directory().into(),
+        None => own_directory.into(),
         Some(_) => directory(key, own, "the application's directory", to)?,
     };
     Some(NamedApplication {

@@ -13,7 +13,7 @@ use super::ranges::span;
 use super::settings::Settings;
 use super::units::Bytes;
 use super::{Checked, Config, ConfigError, Location, memory};
-use crate::extensions::Extensions;
+use crate::extensions::KnownExtensions;
 
 /// Descriptors a worker needs in addition to connections and cached files: listeners, control
 /// socket, log, event mechanism, perf ring, and some that are about to be closed.
@@ -33,7 +33,7 @@ pub struct Environment {
     /// Memory one process may have (`RLIMIT_AS`, `RLIMIT_DATA`).
     pub process_memory_bytes: u64,
     /// What the program contains besides the server.
-    pub extensions: Extensions,
+    pub extensions: KnownExtensions,
 }
 
 impl Environment {
@@ -47,7 +47,7 @@ impl Environment {
             somaxconn: headway_os::listen::backlog_max(),
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
-            extensions: Extensions::NONE,
+            extensions: KnownExtensions::NONE,
         }
     }
 }

@@ -18,7 +18,7 @@ use super::keys::Setting;
 use super::ranges::{number, size, span, time, value};
 use super::settings::{LocationSettings, Settings};
 use super::upstreams::Upstreams;
-use crate::embedded::Applications;
+use crate::extensions::KnownApplications;
 
 /// Descriptors a worker needs for each running program: its input, its output, and one for the
 /// transfer.
@@ -234,7 +234,7 @@ pub(super) fn host_locations(
     own: &[Spanned<LocationSettings>],
     top: &[Location],
     from: &Settings,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Vec<Location> {
     let mut all = location_list("host.location", own, from, applications, to);
@@ -252,7 +252,7 @@ pub(super) fn location_list(
     key: &str,
     list: &[Spanned<LocationSettings>],
     from: &Settings,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Vec<Location> {
     let mut all: Vec<Location> = Vec::new();
@@ -273,7 +273,7 @@ pub(super) fn location_list(
 pub(super) fn check_applications(
     root: &Path,
     all: &[Location],
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) {
     for location in all {
@@ -281,11 +281,11 @@ pub(super) fn check_applications(
             continue;
         };
         let directory = named.directory(root);
-        let checked = match applications.find(&named.name) {
+        let checked = match applications.directory(&named.name) {
             _ if !directory.is_dir() => Err(format!("no directory {}", directory.display())),
-            Some(kind) => kind.check(&directory),
-            // It has been reported.
+            // A name that is unknown has been reported.
             None => Ok(()),
+            Some(_) => applications.check(&named.name, &directory),
         };
         if let Err(problem) = checked {
             let problem = format!("{}: {problem}", location.path);
@@ -320,7 +320,7 @@ fn location(
     key: &str,
     item: &Spanned<LocationSettings>,
     from: &Settings,
-    applications: Applications,
+    applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<Location> {
     let (own, place) = (item.get_ref(), item.span());
