@@ -59,6 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "admission",
             "config",
+            "spawner",
             "files",
             "gateway",
             "http",
@@ -67,6 +68,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "os",
         ],
     ),
+    ("spawner", &["config", "os"]),
     ("config", &["event", "gateway", "os"]),
     ("admission", &[]),
     ("gateway", &["http"]),

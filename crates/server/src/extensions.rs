@@ -14,7 +14,7 @@ use crate::calls::Tracer;
 use crate::config::{Config, KnownExtensions, ResearchTable};
 use crate::embedded::Applications;
 use crate::send::SendFiles;
-use crate::spawner::wire::{ExitStatus, Launch};
+use headway_spawner::wire::{ExitStatus, Launch};
 
 /// What a program contains besides the server.
 ///

@@ -23,7 +23,6 @@ pub mod embedded;
 pub mod metrics;
 pub mod access_log;
 mod worker;
-mod spawner;
 pub mod control;
 mod master;
 mod status;

@@ -11,7 +11,7 @@ use headway_gateway::cgi::{Context, Variables};
 
 use super::{Route, Routes};
 use crate::request::{ProgramName, VirtualHost};
-use crate::spawner::wire::{Launch, PROCESSES_DEFAULT};
+use headway_spawner::wire::{Launch, PROCESSES_DEFAULT};
 
 /// `PATH` of programs, unless the configuration sets another one.
 const PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";

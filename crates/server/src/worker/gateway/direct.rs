@@ -38,8 +38,8 @@ use crate::respond::handlers::direct_protocol::{
     DirectDone, DirectMessage, DirectRequest, INLINE_BYTES_MAX, decode, encode,
 };
 use crate::respond::handlers::{Route, launch_direct};
-use crate::spawner::wire::SpawnerOrder;
 use crate::worker::context::LoopContext;
+use headway_spawner::wire::SpawnerOrder;
 
 /// A process that exits sooner than this after its start, without having answered a request, failed
 /// early.

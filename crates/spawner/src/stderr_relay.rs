@@ -156,7 +156,7 @@ impl StderrReader {
 }
 
 /// The text with control characters escaped.
-pub(crate) fn escape_control(bytes: &[u8]) -> String {
+pub fn escape_control(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for character in String::from_utf8_lossy(bytes).chars() {
         match character {

@@ -14,6 +14,13 @@
 //!
 //! Sources: dissertation 2.5.4; clone(2), pidfd_open(2), waitid(2) on `WNOWAIT`, kill(2),
 //! credentials(7).
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod orphan_reaper;
 pub mod process_tag;
@@ -32,11 +39,11 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities, empty_bounding_se
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
-use crate::config::Account;
+use headway_config::Account;
 use orphan_reaper::OrphanReaper;
 use program::Program;
 use stderr_relay::StderrRelay;
-pub(crate) use stderr_relay::escape_control;
+pub use stderr_relay::escape_control;
 use wire::{DESCRIPTORS_MAX, Launch, MESSAGE_BYTES_MAX, SpawnerOrder, SpawnerReport};
 
 /// Most orders handled before programs are served again.

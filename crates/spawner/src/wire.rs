@@ -14,7 +14,7 @@ use headway_os::codec::{Field, Version, decode};
 use headway_os::encoding;
 use headway_os::spawn::SpawnError;
 
-use crate::config::Account;
+use headway_config::Account;
 
 /// Longest message. With its descriptors it must fit into a socket's buffer (212,992 bytes by
 /// default).
