@@ -12,7 +12,6 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-pub mod calls;
 mod request;
 mod accept;
 mod connection;
@@ -20,12 +19,10 @@ mod lookup;
 mod respond;
 mod send;
 pub mod embedded;
-pub mod metrics;
 pub mod access_log;
 mod worker;
 pub mod control;
 mod master;
-mod status;
 mod child;
 mod extensions;
 pub mod research;
@@ -33,8 +30,9 @@ pub mod research;
 // The entry points: of the master, of all its children, and of those that tests run as threads.
 pub use child::{ChildError, child_main};
 pub use extensions::{Extensions, Research};
-// Settings and their checks, which the entry points take.
+// Settings and their checks, which the entry points take, and the numbers that a server reports.
 pub use headway_config as config;
+pub use headway_metrics::{self as metrics, calls};
 pub use master::{MasterError, Options, Programs, run};
 pub use worker::{WorkerError, worker_main};
 

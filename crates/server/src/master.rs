@@ -20,7 +20,7 @@ use crate::accept::NOT_ACCEPTING;
 use crate::config::Config;
 use crate::control::{ControlError, FromWorker, Received, ToWorker};
 use crate::metrics::MasterStatus;
-use crate::status;
+use crate::metrics::status;
 
 mod announce;
 mod children;

@@ -10,8 +10,8 @@ use headway_base::html::escaped;
 use headway_debox::{Report, TraceLevel};
 use std::fmt::Write;
 
-use crate::metrics::families::GROUPS;
-use crate::metrics::{Counters, Histogram, NetworkDrops, Overview, Pinned, Snapshot};
+use crate::families::GROUPS;
+use crate::{Counters, Histogram, NetworkDrops, Overview, Pinned, Snapshot};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -409,7 +409,7 @@ fn duration_ms(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{MasterStatus, Upstream};
+    use crate::{MasterStatus, Upstream};
     use headway_debox::{Site, Wait};
 
     fn overview(level: TraceLevel, sleeps: Vec<Site>, lost_records: u64) -> Overview {
@@ -523,7 +523,7 @@ mod tests {
             worker
         };
         page.workers = vec![one(30), one(10)];
-        page.skew = crate::metrics::Skew::of(&page.workers);
+        page.skew = crate::Skew::of(&page.workers);
         let expected = "Busiest worker ÷ average (1 is balanced): connections accepted 1.50.";
         assert!(render(&page).contains(expected), "{}", render(&page));
     }

@@ -6,7 +6,7 @@ use headway_base::format;
 use headway_base::html::escaped;
 
 use super::duration_ms;
-use crate::metrics::Upstream;
+use crate::Upstream;
 
 /// The load and the state of each upstream.
 pub(super) fn table(out: &mut String, all: &[Upstream]) {

@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Histogram, HttpRequests};
-use crate::config::{Handler, Protocol};
+use headway_config::{Handler, Protocol};
 
 /// How a number behaves over time, and so how workers' numbers merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,7 +359,7 @@ counters! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::MethodLabel;
+    use crate::MethodLabel;
 
     fn sample(factor: u64) -> Counters {
         let mut counters = Counters {

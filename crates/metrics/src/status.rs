@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::metrics::{Overview, prometheus};
+use crate::{Overview, prometheus};
 
 pub mod page;
 
