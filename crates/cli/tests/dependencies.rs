@@ -59,6 +59,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "admission",
             "config",
+            "access-log",
+            "control",
             "metrics",
             "spawner",
             "files",
@@ -70,6 +72,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("metrics", &["config", "debox", "files", "http"]),
+    ("access-log", &["config", "control"]),
+    ("control", &["config", "metrics"]),
     ("spawner", &["config", "os"]),
     ("config", &["event", "gateway", "os"]),
     ("admission", &[]),
@@ -104,14 +108,7 @@ const BASE: &str = "base";
 /// A dev-dependency of any crate, and nothing else: not even another test helper may build on it.
 const TEST_SUPPORT: &str = "test-support";
 
-const STAGES: &[&str] = &[
-    "accept",
-    "connection",
-    "lookup",
-    "respond",
-    "send",
-    "access_log",
-];
+const STAGES: &[&str] = &["accept", "connection", "lookup", "respond", "send"];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 

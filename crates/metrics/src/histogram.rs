@@ -23,7 +23,7 @@ const BUCKETS: usize = EXACT_MAX as usize + 1 + POWERS;
 /// Values above 2^46 are counted in the last bucket; `sum` and `max` keep their true size.
 ///
 /// ```
-/// use headway_server::metrics::Histogram;
+/// use headway_metrics::Histogram;
 /// let mut wakeups = Histogram::default();
 /// for ready in [1, 1, 2, 300] {
 ///     wakeups.record(ready);

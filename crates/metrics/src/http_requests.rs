@@ -89,7 +89,7 @@ impl StatusRow {
 /// as a map from code to a map from method to count.
 ///
 /// ```
-/// use headway_server::metrics::{HttpRequests, MethodLabel};
+/// use headway_metrics::{HttpRequests, MethodLabel};
 /// let mut requests = HttpRequests::default();
 /// requests.record(200, MethodLabel::Get);
 /// requests.record(200, MethodLabel::Head);

@@ -33,7 +33,7 @@ pub struct Overview {
 /// start, so a replacement begins at 0.
 ///
 /// ```
-/// use headway_server::metrics::Skew;
+/// use headway_metrics::Skew;
 /// assert_eq!(Skew::ratio([30, 10]), Some(1.5));
 /// assert_eq!(Skew::ratio([30]), None);
 /// assert_eq!(Skew::ratio([0, 0]), None);

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use crate::accept::NOT_ACCEPTING;
 use crate::config::Config;
-use crate::control::{ControlError, FromWorker, Received, ToWorker};
 use crate::metrics::MasterStatus;
 use crate::metrics::status;
+use headway_control::{ControlError, FromWorker, Received, ToWorker};
 
 mod announce;
 mod children;

@@ -1,10 +1,8 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
+use headway_control::{Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker};
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
-use headway_server::control::{
-    Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
-};
 use headway_server::worker_main;
 use std::fs::File;
 use std::io::{Read, Seek, Write};

@@ -12,7 +12,6 @@ mod conversations;
 mod embedded;
 mod faults;
 mod lifecycle;
-mod log_process;
 mod presets;
 mod programs;
 mod serving;

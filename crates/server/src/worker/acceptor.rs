@@ -24,9 +24,9 @@ use crate::accept::{
 use crate::calls::Call;
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use crate::connection::{CONNECTION, Connection};
-use crate::control::FromWorker;
 use crate::request::Request;
 use crate::respond::{self, ResponseContext};
+use headway_control::FromWorker;
 
 /// If requests are served during the batch, connections can keep arriving; a batch older than this
 /// accepts one more and ends. Long compared with a batch, short compared with what else waits:

@@ -18,12 +18,12 @@ use crate::accept::Reserve;
 use crate::calls::{Call, Tracer};
 use crate::config::Config;
 use crate::connection::{Connection, ConnectionTable, Next};
-use crate::control::{Control, FromWorker};
 use crate::lookup::{LookupContext, VirtualHosts};
 use crate::metrics::{Counters, Snapshot};
 use crate::request::{Request, Requests};
 use crate::respond::handlers::Routes;
 use crate::respond::{Date, ResponseContext, ResponseSettings};
+use headway_control::{Control, FromWorker};
 
 /// The parts of a worker that its stages share.
 pub(super) struct LoopContext {

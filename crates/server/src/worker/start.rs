@@ -27,12 +27,12 @@ use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
 use crate::accept::Listeners;
 use crate::config::{Config, HelperBackend, Opening};
-use crate::control::{
-    Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
-};
 use crate::extensions::Extensions;
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::respond::handlers::Routes;
+use headway_control::{
+    Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
+};
 
 /// Why a worker cannot serve.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! The log process writes what workers send, survives a full disk, and ends with the master.
 
-use headway_server::access_log::process::{LogError, log_main};
-use headway_server::access_log::{Flushed, LogLine, LogQueue};
-use headway_server::config::{LogConfig, LogFormat};
-use headway_server::control::{Control, FromLog, Received, ToLog};
+use headway_access_log::process::{LogError, log_main};
+use headway_access_log::{Flushed, LogLine, LogQueue};
+use headway_config::{LogConfig, LogFormat};
+use headway_control::{Control, FromLog, Received, ToLog};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::thread::JoinHandle;

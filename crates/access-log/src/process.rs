@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::queue::{PACKET_BYTES_MAX, newlines};
-use crate::config::LogConfig;
-use crate::control::{Control, ControlError, FromLog, Received, ToLog};
+use headway_config::LogConfig;
+use headway_control::{Control, ControlError, FromLog, Received, ToLog};
 
 /// Packets read from one worker before the next worker is served.
 const PACKETS_PER_WORKER: usize = 16;

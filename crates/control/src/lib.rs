@@ -6,13 +6,20 @@
 //!
 //! Control traffic is rare (start, helpers wanted, one snapshot a scrape), so legible JSON is worth
 //! more here than a compact encoding.
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::config::{Config, LogConfig};
-use crate::metrics::Snapshot;
+use headway_config::{Config, LogConfig};
+use headway_metrics::Snapshot;
 
 mod start_descriptors;
 mod wire;
@@ -171,7 +178,7 @@ pub enum Received<T> {
 /// One end of a control channel.
 ///
 /// ```
-/// use headway_server::control::{Control, ToWorker, Received};
+/// use headway_control::{Control, ToWorker, Received};
 /// let (master, worker) = Control::pair()?;
 /// master.send(&ToWorker::Snapshot { id: 7 }, &[])?;
 /// let (message, descriptors) = worker.receive::<ToWorker>()?.expect("the master lives");
@@ -179,7 +186,7 @@ pub enum Received<T> {
 /// assert!(descriptors.is_empty());
 /// drop(master);
 /// assert!(matches!(worker.try_receive::<ToWorker>()?, Received::Closed));
-/// # Ok::<(), headway_server::control::ControlError>(())
+/// # Ok::<(), headway_control::ControlError>(())
 /// ```
 #[derive(Debug)]
 pub struct Control(OwnedFd);

@@ -9,7 +9,7 @@ use rustix::net::SendFlags;
 use std::os::fd::BorrowedFd;
 
 use super::LogLine;
-use crate::config::LogFormat;
+use headway_config::LogFormat;
 
 /// Longest packet: well below the size of the socket's buffer, so that several fit.
 pub const PACKET_BYTES_MAX: usize = 60 * 1024;
@@ -36,8 +36,8 @@ pub enum Flushed {
 /// Lines on their way from a worker to the log process.
 ///
 /// ```
-/// use headway_server::access_log::{LogLine, LogQueue};
-/// use headway_server::config::LogFormat;
+/// use headway_access_log::{LogLine, LogQueue};
+/// use headway_config::LogFormat;
 /// let mut queue = LogQueue::new(LogFormat::Common);
 /// let line = LogLine {
 ///     client: "192.0.2.1:4000".parse().unwrap(), time_ms: 971_186_136_000,
@@ -157,11 +157,11 @@ pub(super) fn newlines(lines: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access_log::format::tests::line;
+    use crate::format::tests::line;
     use std::os::fd::AsFd;
 
     fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
-        let control = crate::control::Control::pair().unwrap();
+        let control = headway_control::Control::pair().unwrap();
         (control.0.into_inner(), control.1.into_inner())
     }
 

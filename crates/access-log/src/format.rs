@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use crate::config::LogFormat;
+use headway_config::LogFormat;
 
 /// Longest part of a target, referer or user agent that is logged, so that a line fits in a packet
 /// even when every byte needs an escape.
@@ -202,9 +202,9 @@ fn shortened(value: &[u8]) -> (&[u8], &'static [u8]) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::access_log::PACKET_BYTES_MAX;
+    use crate::PACKET_BYTES_MAX;
 
-    pub fn line<'a>() -> LogLine<'a> {
+    pub(crate) fn line<'a>() -> LogLine<'a> {
         LogLine {
             client: "192.0.2.7:40000".parse().unwrap(),
             time_ms: 971_211_336_042,
