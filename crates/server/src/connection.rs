@@ -15,9 +15,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use crate::request::{Entry, Outgoing, Request};
 use headway_event::{Interest, Token};
 use headway_files::Waiter;
+use headway_request::{Entry, Outgoing, Request};
 
 pub use application_request::{ApplicationRequest, ApplicationStage, PendingResponse};
 pub use body::Body;

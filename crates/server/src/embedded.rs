@@ -363,7 +363,7 @@ impl JobResult {
 /// A request as an application sees it.
 pub struct Request<'r> {
     pub(crate) fields: headway_gateway::Request<'r>,
-    pub(crate) request: &'r crate::request::Request,
+    pub(crate) request: &'r headway_request::Request,
     pub(crate) location: &'r str,
     pub(crate) client: IpAddr,
     pub(crate) now_s: u64,

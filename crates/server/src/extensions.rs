@@ -5,7 +5,7 @@
 //! [`Research`]. So the linker leaves that code out of a program that does not name it. The
 //! configuration gets names and keys alone: [`Extensions::known`].
 
-use headway_files::{Answer, LoopResolver, RootId};
+use headway_lookup::Reopen;
 use headway_os::spawn::SpawnError;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use crate::calls::Tracer;
 use crate::config::{Config, KnownExtensions, ResearchTable};
 use crate::embedded::Applications;
-use crate::send::SendFiles;
+use headway_send::SendFiles;
 use headway_spawner::wire::{ExitStatus, Launch};
 
 /// What a program contains besides the server.
@@ -63,9 +63,6 @@ impl fmt::Debug for Extensions {
             .finish()
     }
 }
-
-/// Opens on the loop what a helper has touched.
-pub(crate) type Reopen = fn(LoopResolver<'_>, RootId, &[u8]) -> Answer;
 
 /// Makes a process from the loop: the program, its input, its output.
 pub(crate) type Fork =

@@ -1,7 +1,8 @@
-//! The web server: one folder a stage, in the order a request meets them.
+//! The web server: the worker, which composes the stages of a request, and the master.
 //!
-//! The master side binds, spawns, watches and reports; it never touches a request. The modules
-//! below are declared in the order of the request path, the ones outside the path come last.
+//! The stages are crates of their own, in the order in which a request meets them:
+//! [`headway_accept`], [`headway_lookup`], [`headway_respond`], [`headway_send`]. What they share is
+//! [`headway_request`]. The master binds, spawns, watches and reports; it never touches a request.
 #![forbid(unsafe_code)]
 // What uses nothing of a part must not look as if it did.
 #![deny(clippy::unused_self)]
@@ -12,12 +13,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-mod request;
-mod accept;
 mod connection;
-mod lookup;
-mod respond;
-mod send;
 pub mod embedded;
 mod worker;
 mod master;
@@ -38,7 +34,7 @@ pub use worker::{WorkerError, worker_main};
 /// applications in these extensions.
 pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
-        render: &respond::listing::render,
+        render: &headway_respond::listing::render,
         custom_job: &move |job| embedded::run_job(*extensions.applications, job),
     };
     headway_files::enlarge_send_buffer(&socket);

@@ -16,10 +16,10 @@ use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::accept::NOT_ACCEPTING;
 use crate::config::Config;
 use crate::metrics::MasterStatus;
 use crate::metrics::status;
+use headway_accept::NOT_ACCEPTING;
 use headway_control::{ControlError, FromWorker, Received, ToWorker};
 
 mod announce;

@@ -6,14 +6,13 @@
 //! [`ResearchConfig`](crate::config::ResearchConfig): eager reads and writes, full reads, accept on
 //! close.
 //!
-//! - `send`: the ways to send files which may block;
+//! - [`headway_send::research`]: the ways to send files which may block;
 //! - `fork`: programs which the worker makes itself.
 //!
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3; Brecht and Ostrowski,
 //! sections 4 and 5.
 
 mod fork;
-pub(crate) mod send;
 
 use crate::config::RESEARCH_TABLE;
 use crate::extensions::Research;
@@ -21,7 +20,7 @@ use crate::extensions::Research;
 /// Everything of the papers.
 pub static RESEARCH: Research = Research {
     table: &RESEARCH_TABLE,
-    sender: send::sender,
+    sender: headway_send::research::sender,
     reopen: |resolver, root, path| resolver.resolve_on_loop(root, path),
     fork: fork::fork,
 };

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use crate::embedded::{Part, Response, State};
-use crate::request::Piece;
+use headway_request::Piece;
 
 /// A waiting request.
 pub struct ApplicationRequest {

@@ -18,7 +18,7 @@ use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::{Lease, TriedUpstreams};
 
 use super::Body;
-use crate::request::{Charge, Frame, ProgramName, Request};
+use headway_request::{Charge, Frame, ProgramName, Request};
 
 /// Most body bytes that wait for the handler, except for what one more read adds.
 const BODY_BUFFER_BYTES_MAX: usize = 64 * 1024;

@@ -26,9 +26,9 @@ use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Next, 
 use crate::embedded::{
     self, Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
 };
-use crate::request::{Entry, LookedUp, Piece, Request};
-use crate::respond::handlers::application::response;
-use crate::respond::handlers::{Route, Routes};
+use headway_request::{Entry, LookedUp, Piece, Request};
+use headway_respond::handlers::application::response;
+use headway_respond::handlers::{Route, Routes};
 
 mod turn;
 

@@ -13,7 +13,7 @@ use super::context::LoopContext;
 use super::listings::Listings;
 use super::router::Router;
 use crate::connection::{Connection, Next, Phase};
-use crate::request::{LoadedContent, LookedUp};
+use headway_request::{LoadedContent, LookedUp};
 
 /// A result, as the waiting phases get it.
 pub(super) enum Delivery {

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use super::context::LoopContext;
 use crate::connection::{Connection, Next};
-use crate::request::Request;
+use headway_request::Request;
 
 /// Answers requests.
 pub(super) trait Handler {

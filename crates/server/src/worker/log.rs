@@ -8,8 +8,8 @@ use super::context::LoopContext;
 use crate::calls::Call;
 use crate::config::LogFormat;
 use crate::connection::Connection;
-use crate::request::Request;
 use headway_access_log::{LogLine, LogQueue};
+use headway_request::Request;
 
 /// The queue of lines and the socket to the log process.
 pub(super) struct Log {

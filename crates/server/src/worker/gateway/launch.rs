@@ -16,8 +16,8 @@ use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
 use crate::config::{Cgi, Handler, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
-use crate::respond::handlers::{Endpoints, launch, variables};
 use crate::worker::context::LoopContext;
+use headway_respond::handlers::{Endpoints, launch, variables};
 use headway_spawner::wire::{Launch, SpawnerOrder};
 
 /// The two ends of one stream.

@@ -18,8 +18,8 @@ use crate::calls::Call;
 use crate::config::{Handler, Upstreams};
 use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
 use crate::metrics;
-use crate::respond::handlers::Routes;
 use crate::worker::context::LoopContext;
+use headway_respond::handlers::Routes;
 
 /// An idle connection.
 struct IdleConn {
