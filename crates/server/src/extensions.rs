@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::calls::Tracer;
 use crate::config::{Config, KnownExtensions, ResearchTable};
-use crate::embedded::Applications;
+use headway_embedded::Applications;
 use headway_send::SendFiles;
 use headway_spawner::wire::{ExitStatus, Launch};
 

@@ -13,8 +13,6 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-mod connection;
-pub mod embedded;
 mod worker;
 mod master;
 mod child;
@@ -35,7 +33,7 @@ pub use worker::{WorkerError, worker_main};
 pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &headway_respond::listing::render,
-        custom_job: &move |job| embedded::run_job(*extensions.applications, job),
+        custom_job: &move |job| headway_embedded::run_job(*extensions.applications, job),
     };
     headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)

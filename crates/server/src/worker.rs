@@ -41,10 +41,10 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use rustix::net::Shutdown;
 
 use crate::calls::{Call, Tracer};
-use crate::connection::{CONNECTION, Phase};
 use acceptor::{Acceptor, Batch};
 use context::LoopContext;
 use headway_accept::LISTENER;
+use headway_connection::{CONNECTION, Phase};
 use headway_control::{FromWorker, Received, ToWorker};
 use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;

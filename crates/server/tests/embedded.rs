@@ -5,12 +5,12 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use headway_server::Extensions;
-use headway_server::config::{Config, Environment, Handler, Settings};
-use headway_server::embedded::{
+use headway_embedded::{
     Action, Application, ApplicationKind, Applications, Document, FileVersion, Job, JobResult,
     Outcome, Part, Request, Response, State,
 };
+use headway_server::Extensions;
+use headway_server::config::{Config, Environment, Handler, Settings};
 use support::{APPLICATIONS, Served, config};
 use tempfile::TempDir;
 
@@ -187,7 +187,7 @@ fn echo(request: &Request<'_>) -> Action {
 fn documents(names: &str, is_edited: bool) -> Vec<Part> {
     let mut parts = Vec::new();
     for name in names.split(',') {
-        let edit: headway_server::embedded::Edit =
+        let edit: headway_embedded::Edit =
             Box::new(|bytes: &mut [u8]| bytes.make_ascii_uppercase());
         parts.push(Part::Document(Document {
             path: name.to_owned(),

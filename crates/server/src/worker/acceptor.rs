@@ -19,11 +19,11 @@ use rustix::net::{RecvFlags, sockopt};
 use super::context::LoopContext;
 use crate::calls::Call;
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
-use crate::connection::{CONNECTION, Connection};
 use headway_accept::{
     Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
     NOT_ACCEPTING, batch_limit,
 };
+use headway_connection::{CONNECTION, Connection};
 use headway_control::FromWorker;
 use headway_request::Request;
 use headway_respond::ResponseContext;

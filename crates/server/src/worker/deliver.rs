@@ -12,7 +12,7 @@ use headway_files::{Failure, OpenFile, Outcome};
 use super::context::LoopContext;
 use super::listings::Listings;
 use super::router::Router;
-use crate::connection::{Connection, Next, Phase};
+use headway_connection::{Connection, Next, Phase};
 use headway_request::{LoadedContent, LookedUp};
 
 /// A result, as the waiting phases get it.

@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 
 use super::context::LoopContext;
-use crate::connection::{Connection, Next};
+use headway_connection::{Connection, Next};
 use headway_request::Request;
 
 /// Answers requests.

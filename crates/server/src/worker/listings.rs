@@ -9,9 +9,9 @@ use headway_files::{Failure, OpenFile, RootId};
 use super::context::LoopContext;
 use super::handler::Handler;
 use crate::config::Config;
-use crate::connection::{Connection, Next, Phase};
 use crate::metrics::Counters;
 use cache::ListingCache;
+use headway_connection::{Connection, Next, Phase};
 use headway_request::Request;
 
 /// The listings, and how long they are used without a check.

@@ -7,8 +7,8 @@ use std::time::Instant;
 use super::context::LoopContext;
 use crate::calls::Call;
 use crate::config::LogFormat;
-use crate::connection::Connection;
 use headway_access_log::{LogLine, LogQueue};
+use headway_connection::Connection;
 use headway_request::Request;
 
 /// The queue of lines and the socket to the log process.

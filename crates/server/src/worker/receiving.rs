@@ -14,7 +14,7 @@ use super::Disposition;
 use super::context::LoopContext;
 use super::handler::Step;
 use crate::calls::Call;
-use crate::connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
+use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
 use headway_request::Request;
 
 /// How long a lingering close waits for the client to read the last response.

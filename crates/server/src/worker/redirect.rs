@@ -4,7 +4,7 @@ use headway_http::Status;
 
 use super::context::LoopContext;
 use super::handler::Handler;
-use crate::connection::{Connection, Next};
+use headway_connection::{Connection, Next};
 use headway_request::Request;
 
 /// Redirects to the same path with a slash, so that relative links of an index file work.

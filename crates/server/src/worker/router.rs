@@ -36,7 +36,7 @@ use super::gateway::Gateway;
 use super::handler::Handler;
 use super::listings::Listings;
 use super::redirect::DirectoryRedirect;
-use crate::connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
+use headway_connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
 use headway_request::{LookedUp, Request};
 
 /// The handlers, and the choice between them.

@@ -13,7 +13,7 @@ use headway_http::{Parsed, Status};
 use super::context::LoopContext;
 use super::router::Router;
 use super::{Disposition, Worker};
-use crate::connection::{Connection, Next, Phase};
+use headway_connection::{Connection, Next, Phase};
 use headway_request::Request;
 
 /// The most pipelined requests answered per connection and iteration.

@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headway_control::{Control, FromWorker, StartDescriptor, ToWorker};
+use headway_embedded::Applications;
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Settings};
-use headway_server::embedded::Applications;
 use headway_server::metrics::Snapshot;
 use headway_server::research::RESEARCH;
 use headway_server::worker_main;

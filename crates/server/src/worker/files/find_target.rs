@@ -14,9 +14,9 @@ use headway_http::{Method, Status};
 
 use super::StaticFiles;
 use crate::config::{Handler, PathMatch, Protocol};
-use crate::connection::{Connection, Delegate};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
+use headway_connection::{Connection, Delegate};
 use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
 use headway_respond::handlers::{Candidate, Route};
 

@@ -10,10 +10,10 @@ use headway_http::Status;
 
 use super::StaticFiles;
 use crate::calls::Call;
-use crate::connection::{Connection, LookupFor, Phase};
 use crate::worker::context::LoopContext;
 use crate::worker::handler::Step;
 use crate::worker::sending::{HELPER_REQUESTS_MAX, READ_INS_MAX};
+use headway_connection::{Connection, LookupFor, Phase};
 use headway_request::{CachedResponse, Entry, LoadedContent, Request};
 use headway_respond::{Representation, ResponseContext};
 

@@ -21,10 +21,10 @@ use headway_http::{Method, Status};
 use rustix::io::Errno;
 
 use super::StaticFiles;
-use crate::connection::{Connection, Delegate, LookupFor, Next, Phase};
 use crate::worker::context::LoopContext;
 use crate::worker::handler::{Handler, Step};
 use crate::worker::sending::{HELPER_REQUESTS_MAX, holds_a_head};
+use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_request::{Entry, LookedUp, Piece, Request, Variant};
 use headway_respond::{ContentSource, Representation};
 use headway_send::SendProgress;

@@ -15,9 +15,9 @@ use headway_http::{Framing, Status};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::config;
-use crate::connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use crate::worker::context::LoopContext;
 use crate::worker::handler::Handler;
+use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use headway_request::{ProgramName, Request};
 use headway_respond::handlers::{Route, is_nph};
 

@@ -32,8 +32,8 @@ use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Stage};
 use headway_request::Request;
 use headway_respond::handlers::direct_protocol::{
     DirectDone, DirectMessage, DirectRequest, INLINE_BYTES_MAX, decode, encode,

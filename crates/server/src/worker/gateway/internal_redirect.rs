@@ -11,8 +11,8 @@ use headway_gateway::{AccelRedirect, FieldList};
 use headway_http::{Parsed, Status};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::connection::{Connection, Exchange, Next};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Next};
 use headway_respond::handlers::accel_redirect::{file_below, passed_fields};
 use headway_respond::handlers::{RedirectKind, redirected_request};
 

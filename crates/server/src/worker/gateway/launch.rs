@@ -15,8 +15,8 @@ use rustix::pipe::PipeFlags;
 use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
 use crate::config::{Cgi, Handler, Streams};
-use crate::connection::{Channel, Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
+use headway_connection::{Channel, Connection, Exchange, Stage};
 use headway_respond::handlers::{Endpoints, launch, variables};
 use headway_spawner::wire::{Launch, SpawnerOrder};
 

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd, with_identity};
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
+use headway_connection::{Connection, Exchange};
 use headway_request::{Charge, Piece};
 
 /// How much a helper reads back at once.

@@ -17,9 +17,9 @@ use rustix::io::{Errno, IoSlice};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::SPAWNER;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Stage};
 use headway_spawner::escape_control;
 use headway_spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
 

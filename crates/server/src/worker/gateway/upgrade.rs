@@ -17,8 +17,8 @@ use rustix::net::Shutdown;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use headway_request::Piece;
 
 impl Gateway {

@@ -10,8 +10,8 @@ use headway_http::Status;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::config::{Handler, Protocol};
-use crate::connection::{Connection, Exchange, UpstreamRequest};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, UpstreamRequest};
 use headway_spawner::escape_control;
 
 impl Gateway {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use crate::embedded::{Part, Response, State};
+use headway_embedded::{Part, Response, State};
 use headway_request::Piece;
 
 /// A waiting request.

@@ -2,7 +2,7 @@
 //! loop.
 //!
 //! A program that is a server names the applications it contains ([`Applications`]) among its
-//! [`Extensions`](crate::Extensions), at each of its entry points: for the configuration, the workers
+//! extensions, at each of its entry points: for the configuration, the workers
 //! and the helpers. The configuration gives one of them a location: `application = "NAME"`.
 //!
 //! An application decides, and the server does what may wait. For each request it returns an
@@ -20,7 +20,7 @@
 //!
 //! ```
 //! use std::path::Path;
-//! use headway_server::embedded::*;
+//! use headway_embedded::*;
 //!
 //! struct Counter;
 //!
@@ -65,6 +65,13 @@
 //! static APPLICATIONS: Applications = Applications::new(&[&Counter]);
 //! assert!(APPLICATIONS.find("counter").is_some());
 //! ```
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -78,8 +85,8 @@ use headway_files::protocol::CustomResult;
 use headway_files::{CustomJob, Failure, Meta, OpenFile};
 use headway_http::Target;
 
-use crate::calls::{Call, Tracer};
-use crate::config::KnownApplications;
+use headway_config::KnownApplications;
+use headway_metrics::calls::{Call, Tracer};
 
 /// The applications that a program contains.
 #[derive(Clone, Copy)]
@@ -283,7 +290,8 @@ impl Job {
         }
     }
 
-    pub(crate) fn sharing(&self) -> CustomJob {
+    /// Whether helpers share it, for their queue.
+    pub fn sharing(&self) -> CustomJob {
         match self.is_once {
             true => CustomJob::Once,
             false => CustomJob::Shared,
@@ -292,7 +300,7 @@ impl Job {
 
     /// The job for a helper: name, directory and payload, separated by NUL. `None` if it is too
     /// long.
-    pub(crate) fn encode(&self, name: &str, directory: &[u8]) -> Option<Vec<u8>> {
+    pub fn encode(&self, name: &str, directory: &[u8]) -> Option<Vec<u8>> {
         let encoded = [name.as_bytes(), directory, &self.payload].join(&0);
         let is_short = self.payload.len() <= Job::BYTES_MAX
             && encoded.len() <= headway_files::protocol::CUSTOM_JOB_BYTES_MAX;
@@ -301,7 +309,7 @@ impl Job {
 }
 
 /// Runs an encoded job, in a helper. Errors are explained on standard error.
-pub(crate) fn run_job(applications: Applications, encoded: &[u8]) -> Result<Vec<u8>, Failure> {
+pub fn run_job(applications: Applications, encoded: &[u8]) -> Result<Vec<u8>, Failure> {
     use std::os::unix::ffi::OsStrExt;
     let mut parts = encoded.splitn(3, |byte| *byte == 0);
     let name = parts
@@ -325,25 +333,40 @@ pub(crate) fn run_job(applications: Applications, encoded: &[u8]) -> Result<Vec<
 
 /// A version of a file: another one exists if the file has been changed or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileVersion(pub(crate) Meta);
+pub struct FileVersion(Meta);
+
+impl FileVersion {
+    /// The version that this metadata describes.
+    pub fn of(meta: Meta) -> FileVersion {
+        FileVersion(meta)
+    }
+}
 
 /// The result of a job, in memory.
 #[derive(Clone)]
-pub struct JobResult(pub(crate) Stored);
+pub struct JobResult(Stored);
 
+/// Where the result of a job is.
 #[derive(Clone)]
-pub(crate) enum Stored {
+pub enum Stored {
+    /// In the memory of the worker.
     Bytes(Rc<[u8]>),
     /// In a memfd, which a read never waits for.
     File(Rc<OpenFile>),
 }
 
 impl JobResult {
-    pub(crate) fn new(result: &CustomResult<Rc<OpenFile>>) -> JobResult {
+    /// The result in the answer of a helper.
+    pub fn new(result: &CustomResult<Rc<OpenFile>>) -> JobResult {
         JobResult(match result {
             CustomResult::Inline(bytes) => Stored::Bytes(bytes[..].into()),
             CustomResult::File(file) => Stored::File(file.clone()),
         })
+    }
+
+    /// Where it is.
+    pub fn stored(&self) -> &Stored {
+        &self.0
     }
 
     /// The number of bytes.
@@ -362,15 +385,34 @@ impl JobResult {
 
 /// A request as an application sees it.
 pub struct Request<'r> {
-    pub(crate) fields: headway_gateway::Request<'r>,
-    pub(crate) request: &'r headway_request::Request,
-    pub(crate) location: &'r str,
-    pub(crate) client: IpAddr,
-    pub(crate) now_s: u64,
-    pub(crate) tracer: &'r Tracer,
+    fields: headway_gateway::Request<'r>,
+    request: &'r headway_request::Request,
+    location: &'r str,
+    client: IpAddr,
+    now_s: u64,
+    tracer: &'r Tracer,
 }
 
 impl<'r> Request<'r> {
+    /// A request to the application of this location.
+    pub fn new(
+        fields: headway_gateway::Request<'r>,
+        request: &'r headway_request::Request,
+        location: &'r str,
+        client: IpAddr,
+        now_s: u64,
+        tracer: &'r Tracer,
+    ) -> Self {
+        Request {
+            fields,
+            request,
+            location,
+            client,
+            now_s,
+            tracer,
+        }
+    }
+
     /// The method.
     pub fn method(&self) -> &'static str {
         self.fields.head.method.as_str()

@@ -4,6 +4,13 @@
 //! An idle connection owns no buffer: requests are received into the worker's scratch buffer, and
 //! only input that cannot be processed at once is copied here. This keeps 10,000 idle keep-alive
 //! connections cheap.
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod application_request;
 mod body;
