@@ -188,7 +188,7 @@ fn option_keys(extensions: Extensions) -> &'static [Key] {
         Some(_) => &WITH_RESEARCH,
     };
     keys.get_or_init(|| {
-        let mut keys: Vec<Key> = reference(extensions)
+        let mut keys: Vec<Key> = reference(extensions.known())
             .into_iter()
             .filter(|key| key.is_option() && key.name != "root")
             .collect();
@@ -294,7 +294,7 @@ fn warn(text: &str) {
 fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Failure> {
     let (options, mut errors) = settings(arguments);
     let environment = Environment {
-        extensions: C::EXTENSIONS,
+        extensions: C::EXTENSIONS.known(),
         ..Environment::detect()
     };
     let checked = match &arguments.run.config {
@@ -320,7 +320,11 @@ fn settings<C: Contents>(arguments: &Arguments<C>) -> (Settings, Vec<ConfigError
     let errors = arguments
         .options
         .iter()
-        .filter_map(|(name, texts)| settings.set_from_option(name, texts, C::EXTENSIONS).err())
+        .filter_map(|(name, texts)| {
+            settings
+                .set_from_option(name, texts, C::EXTENSIONS.known())
+                .err()
+        })
         .collect();
     (settings, errors)
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use headway_cli_support::Failure;
 use headway_cli_support::command_line::{self, Elsewhere};
-use headway_server::Extensions;
+use headway_server::config::KnownExtensions;
 use headway_server::config::keys::reference;
 
 mod configuration;
@@ -19,7 +19,7 @@ mod metrics;
 pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
     let keys = Elsewhere {
         command: "serve",
-        options: reference(Extensions::NONE)
+        options: reference(KnownExtensions::NONE)
             .into_iter()
             .map(|key| key.name)
             .collect(),

@@ -13,11 +13,11 @@ use std::sync::atomic::AtomicBool;
 
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
-use crate::access_log::process::{LogError, log_main};
-use crate::control::Control;
 use crate::extensions::Extensions;
-use crate::spawner::spawner_main;
 use crate::worker::{WorkerError, worker_main};
+use headway_access_log::process::{LogError, log_main};
+use headway_control::Control;
+use headway_spawner::spawner_main;
 
 /// Why a child ended before its work was done.
 #[derive(Debug, thiserror::Error)]

@@ -2,23 +2,19 @@
 //!
 //! A program names its extensions at the entry points of the server: for the configuration and the
 //! workers. The server reaches [research](crate::research) only through the functions of
-//! [`Research`]. So the linker leaves that code out of a program that does not name it.
+//! [`Research`]. So the linker leaves that code out of a program that does not name it. The
+//! configuration gets names and keys alone: [`Extensions::known`].
 
-use headway_files::{Answer, LoopResolver, RootId};
+use headway_lookup::Reopen;
 use headway_os::spawn::SpawnError;
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use toml::de::DeTable;
 
 use crate::calls::Tracer;
-use crate::config::error::Findings;
-use crate::config::keys::Key;
-use crate::config::research::{Defaults, ResearchConfig};
-use crate::config::{Config, Memory, Settings};
-use crate::embedded::Applications;
-use crate::research::ResearchSettings;
-use crate::send::SendFiles;
-use crate::spawner::wire::{ExitStatus, Launch};
+use crate::config::{Config, KnownExtensions, ResearchTable};
+use headway_embedded::Applications;
+use headway_send::SendFiles;
+use headway_spawner::wire::{ExitStatus, Launch};
 
 /// What a program contains besides the server.
 ///
@@ -27,7 +23,7 @@ use crate::spawner::wire::{ExitStatus, Launch};
 /// use headway_server::config::keys::reference;
 /// use headway_server::research::RESEARCH;
 ///
-/// let names = |extensions| reference(extensions).into_iter().map(|key| key.name);
+/// let names = |extensions: Extensions| reference(extensions.known()).into_iter().map(|key| key.name);
 /// let lab = Extensions { research: Some(&RESEARCH), ..Extensions::NONE };
 /// assert!(names(lab).any(|name| name == "preset"));
 /// assert!(!names(Extensions::NONE).any(|name| name == "preset"));
@@ -35,7 +31,7 @@ use crate::spawner::wire::{ExitStatus, Launch};
 #[derive(Clone, Copy)]
 pub struct Extensions {
     /// Applications that locations name.
-    pub applications: Applications,
+    pub applications: &'static Applications,
     /// The servers of the papers; `None` in a server for users.
     pub research: Option<&'static Research>,
 }
@@ -43,9 +39,20 @@ pub struct Extensions {
 impl Extensions {
     /// The server alone.
     pub const NONE: Extensions = Extensions {
-        applications: Applications::NONE,
+        applications: &Applications::NONE,
         research: None,
     };
+
+    /// What the configuration knows of them.
+    pub const fn known(self) -> KnownExtensions {
+        KnownExtensions {
+            applications: self.applications,
+            research: match self.research {
+                Some(research) => Some(research.table),
+                None => None,
+            },
+        }
+    }
 }
 
 impl fmt::Debug for Extensions {
@@ -56,13 +63,6 @@ impl fmt::Debug for Extensions {
             .finish()
     }
 }
-
-/// Sets a key from the texts of its option; `None` where there is no such key.
-pub(crate) type SetOption =
-    fn(&mut ResearchSettings, &str, &[String]) -> Option<Result<(), String>>;
-
-/// Opens on the loop what a helper has touched.
-pub(crate) type Reopen = fn(LoopResolver<'_>, RootId, &[u8]) -> Answer;
 
 /// Makes a process from the loop: the program, its input, its output.
 pub(crate) type Fork =
@@ -84,16 +84,8 @@ pub(crate) trait OwnProgram {
 /// The functions by which the server reaches its research code. The only one is
 /// [`RESEARCH`](crate::research::RESEARCH).
 pub struct Research {
-    /// The keys of the table `[research]`.
-    pub(crate) keys: fn() -> Vec<Key>,
-    /// Reads the table `[research]`, which stands at this path.
-    pub(crate) read: fn(&DeTable<'_>, &str, &mut Findings<'_>) -> ResearchSettings,
-    /// Sets a key of the table.
-    pub(crate) set_option: SetOption,
-    /// Puts the table of the command line over the settings of a file.
-    pub(crate) overlay: fn(&mut Settings, ResearchSettings),
-    /// Checks the table. Returns what is in effect, and defaults that depend on it.
-    pub(crate) check: fn(&Settings, usize, Memory, &mut Findings<'_>) -> (ResearchConfig, Defaults),
+    /// The table `[research]`.
+    pub(crate) table: &'static ResearchTable,
     /// Makes the configured way to send files.
     pub(crate) sender: fn(&Config) -> Option<Box<dyn SendFiles>>,
     /// Opens a file where lookups are made without a probe.

@@ -1,7 +1,8 @@
-//! The web server: one folder a stage, in the order a request meets them.
+//! The web server: the worker, which composes the stages of a request, and the master.
 //!
-//! The master side binds, spawns, watches and reports; it never touches a request. The modules
-//! below are declared in the order of the request path, the ones outside the path come last.
+//! The stages are crates of their own, in the order in which a request meets them:
+//! [`headway_accept`], [`headway_lookup`], [`headway_respond`], [`headway_send`]. What they share is
+//! [`headway_request`]. The master binds, spawns, watches and reports; it never touches a request.
 #![forbid(unsafe_code)]
 // What uses nothing of a part must not look as if it did.
 #![deny(clippy::unused_self)]
@@ -12,29 +13,18 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-pub mod calls;
-mod request;
-mod accept;
-mod connection;
-mod lookup;
-mod respond;
-mod send;
-pub mod embedded;
-pub mod metrics;
-pub mod access_log;
 mod worker;
-mod spawner;
-pub mod control;
 mod master;
-mod status;
 mod child;
-pub mod config;
 mod extensions;
 pub mod research;
 
 // The entry points: of the master, of all its children, and of those that tests run as threads.
 pub use child::{ChildError, child_main};
 pub use extensions::{Extensions, Research};
+// Settings and their checks, which the entry points take, and the numbers that a server reports.
+pub use headway_config as config;
+pub use headway_metrics::{self as metrics, calls};
 pub use master::{MasterError, Options, Programs, run};
 pub use worker::{WorkerError, worker_main};
 
@@ -42,8 +32,8 @@ pub use worker::{WorkerError, worker_main};
 /// applications in these extensions.
 pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
-        render: &respond::listing::render,
-        custom_job: &move |job| embedded::run_job(extensions.applications, job),
+        render: &headway_respond::listing::render,
+        custom_job: &move |job| headway_embedded::run_job(*extensions.applications, job),
     };
     headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)

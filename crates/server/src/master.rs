@@ -16,11 +16,11 @@ use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::accept::NOT_ACCEPTING;
 use crate::config::Config;
-use crate::control::{ControlError, FromWorker, Received, ToWorker};
 use crate::metrics::MasterStatus;
-use crate::status;
+use crate::metrics::status;
+use headway_accept::NOT_ACCEPTING;
+use headway_control::{ControlError, FromWorker, Received, ToWorker};
 
 mod announce;
 mod children;

@@ -6,35 +6,21 @@
 //! [`ResearchConfig`](crate::config::ResearchConfig): eager reads and writes, full reads, accept on
 //! close.
 //!
-//! - `settings`: the keys of the table `[research]`;
-//! - `presets`: the named servers, each a set of values;
-//! - `check`: the effective values, and contradictions;
-//! - `send`: the ways to send files which may block;
+//! - [`headway_send::research`]: the ways to send files which may block;
 //! - `fork`: programs which the worker makes itself.
 //!
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3; Brecht and Ostrowski,
 //! sections 4 and 5.
 
-mod check;
 mod fork;
-mod presets;
-pub(crate) mod send;
-mod settings;
 
-pub use presets::Preset;
-pub use settings::ResearchSettings;
-
-use crate::config::keys::Table;
+use crate::config::RESEARCH_TABLE;
 use crate::extensions::Research;
 
 /// Everything of the papers.
 pub static RESEARCH: Research = Research {
-    keys: ResearchSettings::keys,
-    read: ResearchSettings::read_table,
-    set_option: ResearchSettings::set_option,
-    overlay: settings::overlay,
-    check: check::check,
-    sender: send::sender,
+    table: &RESEARCH_TABLE,
+    sender: headway_send::research::sender,
     reopen: |resolver, root, path| resolver.resolve_on_loop(root, path),
     fork: fork::fork,
 };

@@ -39,12 +39,12 @@ use std::time::Duration;
 use headway_event::Ready;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
-use crate::accept::LISTENER;
 use crate::calls::{Call, Tracer};
-use crate::connection::CONNECTION;
-use crate::control::{FromWorker, Received, ToWorker};
 use acceptor::{Acceptor, Batch};
 use context::LoopContext;
+use headway_accept::LISTENER;
+use headway_connection::CONNECTION;
+use headway_control::{FromWorker, Received, ToWorker};
 use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
 use router::Router;

@@ -1,10 +1,8 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
+use headway_control::{Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker};
 use headway_server::Extensions;
-use headway_server::config::{Config, Environment, Memory, Settings};
-use headway_server::control::{
-    Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
-};
+use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
 use headway_server::worker_main;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -20,7 +18,7 @@ fn config() -> Config {
             limited: false,
         },
         process_memory_bytes: u64::MAX,
-        extensions: Extensions::NONE,
+        extensions: KnownExtensions::NONE,
     };
     Config::check(&Settings::default(), None, &environment)
         .unwrap()

@@ -5,12 +5,12 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use headway_server::Extensions;
-use headway_server::config::{Config, Environment, Handler, Settings};
-use headway_server::embedded::{
+use headway_embedded::{
     Action, Application, ApplicationKind, Applications, Document, FileVersion, Job, JobResult,
     Outcome, Part, Request, Response, State,
 };
+use headway_server::Extensions;
+use headway_server::config::{Config, Environment, Handler, Settings};
 use support::{APPLICATIONS, Served, config};
 use tempfile::TempDir;
 
@@ -187,7 +187,7 @@ fn echo(request: &Request<'_>) -> Action {
 fn documents(names: &str, is_edited: bool) -> Vec<Part> {
     let mut parts = Vec::new();
     for name in names.split(',') {
-        let edit: headway_server::embedded::Edit =
+        let edit: headway_embedded::Edit =
             Box::new(|bytes: &mut [u8]| bytes.make_ascii_uppercase());
         parts.push(Part::Document(Document {
             path: name.to_owned(),
@@ -459,14 +459,19 @@ fn full_queue_of_helpers_is_answered_with_503() {
 }
 
 /// The directory of the only application, or what is wrong.
-fn checked(root: &Path, applications: Applications, more: &str) -> Result<PathBuf, String> {
+fn checked(
+    root: &Path,
+    applications: &'static Applications,
+    more: &str,
+) -> Result<PathBuf, String> {
     let text = format!("root = {root:?}\n[[location]]\n{more}\n");
     let settings = Settings::from_toml(&text, &root.join("t.toml")).unwrap();
     let environment = Environment {
         extensions: Extensions {
             applications,
             ..Extensions::NONE
-        },
+        }
+        .known(),
         ..Environment::detect()
     };
     let checked = Config::check(&settings, None, &environment);
@@ -489,7 +494,8 @@ fn checked(root: &Path, applications: Applications, more: &str) -> Result<PathBu
 fn location_names_an_application_of_the_program_and_its_directory() {
     let root = site();
     let path = root.path().canonicalize().unwrap();
-    let probe = Applications::new(&[&Probe]);
+    static PROBE: Applications = Applications::new(&[&Probe]);
+    let probe = &PROBE;
     let usual = "prefix = \"/own\"\napplication = \"probe\"";
     assert_eq!(checked(&path, probe, usual), Ok(path.join(".probe")));
     fs::create_dir(path.join("other")).unwrap();
@@ -504,7 +510,7 @@ fn location_names_an_application_of_the_program_and_its_directory() {
             "no application `others`; this program has probe",
         ),
         (
-            Applications::NONE,
+            &Applications::NONE,
             usual,
             "this program contains no applications, so not `probe`; `headway-lab serve` has",
         ),

@@ -7,14 +7,11 @@ mod conversation;
 mod site;
 mod support;
 
-mod accept_settings;
-mod config;
 mod control;
 mod conversations;
 mod embedded;
 mod faults;
 mod lifecycle;
-mod log_process;
 mod presets;
 mod programs;
 mod serving;

@@ -135,7 +135,7 @@ struct Server;
 
 impl Contents for Server {
     const EXTENSIONS: Extensions = Extensions {
-        applications: APPLICATIONS,
+        applications: &APPLICATIONS,
         research: Some(&RESEARCH),
     };
 }
@@ -171,7 +171,7 @@ fn main() -> ExitCode {
 /// Writes the generated pages of the research book below a checkout's root.
 fn write_reference(root: &Path) -> Result<(), Failure> {
     let title = "Command line of headway-lab";
-    let all = reference(Server::EXTENSIONS);
+    let all = reference(Server::EXTENSIONS.known());
     let elsewhere = Elsewhere {
         command: "serve",
         options: Arguments::command()

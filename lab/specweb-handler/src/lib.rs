@@ -1,7 +1,7 @@
 //! The SPECweb99-like application inside the server, as Flash had it.
 //!
 //! The crate `specweb` decides what a request gets, and the server sends it
-//! ([`headway_server::embedded`]). The advertisements stay in memory; before each use it is checked
+//! ([`headway_embedded`]). The advertisements stay in memory; before each use it is checked
 //! whether their file is unchanged. What may wait is a job of a helper ([`job`]): appending a record
 //! under the log's lock, rebuilding and loading tables, reading the log.
 //!
@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-use headway_server::embedded::{
+use headway_embedded::{
     Action, Application, ApplicationKind, Applications, Document, FileVersion, Job, JobResult,
     Outcome, Part, Request, Response, State,
 };

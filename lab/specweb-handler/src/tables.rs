@@ -3,7 +3,7 @@
 
 use std::io;
 
-use headway_server::embedded::{FileVersion, JobResult, Request};
+use headway_embedded::{FileVersion, JobResult, Request};
 use headway_specweb::Ads;
 use headway_specweb::application::Lookup;
 use headway_specweb::tables::{USER_RECORD_BYTES, User};

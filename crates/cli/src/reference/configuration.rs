@@ -2,7 +2,7 @@
 
 use headway_cli_support::command_line::wrapped;
 use headway_cli_support::keys;
-use headway_server::Extensions;
+use headway_server::config::KnownExtensions;
 use headway_server::config::keys::reference;
 
 const INTRODUCTION: &str = "\
@@ -61,7 +61,7 @@ pub fn page() -> String {
         out.push('\n');
     }
     out += &format!("## Values\n\n{VALUES}\n## Example\n\n{EXAMPLE}");
-    out += &keys::sections(reference(Extensions::NONE));
+    out += &keys::sections(reference(KnownExtensions::NONE));
     out
 }
 
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn configuration_page_has_every_key_once_and_none_for_research() {
         let page = page();
-        for key in reference(Extensions::NONE) {
+        for key in reference(KnownExtensions::NONE) {
             let heading = format!("\n### {}\n", keys::title(&key));
             assert_eq!(page.matches(&heading).count(), 1, "{heading}");
         }

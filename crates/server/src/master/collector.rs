@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::signals;
 use super::worker::WorkerSlot;
-use crate::control::ToWorker;
 use crate::metrics::{MasterStatus, NetworkDrops, Overview, Skew, Snapshot};
+use headway_control::ToWorker;
 
 /// Workers that have not answered within this time are reported as unresponsive.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::children::{Programs, Role, ended};
 use super::{MasterError, log_line};
 use crate::config::LogConfig;
-use crate::control::{Control, FromLog, Received, ToLog};
 use crate::metrics::MasterStatus;
+use headway_control::{Control, FromLog, Received, ToLog};
 
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 

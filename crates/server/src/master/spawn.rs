@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use super::children::Role;
 use super::pinner::Pinner;
 use super::{Helper, Master, MasterError, system};
-use crate::control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
+use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
 
 impl Master {
     pub(super) fn spawn_worker(&mut self, number: usize) -> Result<(), MasterError> {

@@ -14,9 +14,9 @@ use rustix::io::IoSlice;
 use super::children::{Programs, Role, ended};
 use super::{MasterError, log_line, wait_or_kill};
 use crate::config::Account;
-use crate::control::Control;
 use crate::metrics::MasterStatus;
-use crate::spawner::wire::{SpawnerOrder, encode_order};
+use headway_control::Control;
+use headway_spawner::wire::{SpawnerOrder, encode_order};
 
 /// A spawner that dies sooner than this after its start is restarted with a delay.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use rustix::process::{
 
 use crate::calls::{Call, Tracer};
 use crate::extensions::OwnProgram;
-use crate::spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
+use headway_spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
 
 /// Limit of open descriptors in a program, the usual default.
 const DESCRIPTORS_MAX: u64 = 1024;

@@ -17,16 +17,16 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, sockopt};
 
 use super::context::LoopContext;
-use crate::accept::{
+use crate::calls::Call;
+use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
+use headway_accept::{
     Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
     NOT_ACCEPTING, batch_limit,
 };
-use crate::calls::Call;
-use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
-use crate::connection::{CONNECTION, Connection};
-use crate::control::FromWorker;
-use crate::request::Request;
-use crate::respond::{self, ResponseContext};
+use headway_connection::{CONNECTION, Connection};
+use headway_control::FromWorker;
+use headway_request::Request;
+use headway_respond::ResponseContext;
 
 /// If requests are served during the batch, connections can keep arriving; a batch older than this
 /// accepts one more and ends. Long compared with a batch, short compared with what else waits:
@@ -315,7 +315,7 @@ impl Acceptor {
     /// Rejects a connection of an address that is at its limit.
     fn reject_connection(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
         context.counters.connections_rejected_per_address += 1;
-        Acceptor::answer_unavailable(context, socket, client, respond::RETRY_AFTER_S);
+        Acceptor::answer_unavailable(context, socket, client, headway_respond::RETRY_AFTER_S);
     }
 
     /// Answers 503 with `Retry-After` and closes.
@@ -344,7 +344,8 @@ impl Acceptor {
                 head.starts_with(b"HEAD "),
             )
         };
-        let response = respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
+        let response =
+            headway_respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
         let request = Request::unparsed(head);
         connection.outgoing = response;
         connection.outgoing.method = request.method;

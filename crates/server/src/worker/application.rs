@@ -1,6 +1,6 @@
 //! Embedded applications inside the worker: carries out what they decide.
 //!
-//! An application ([`crate::embedded`]) returns actions and never waits. Its documents are looked up
+//! An application ([`headway_embedded`]) returns actions and never waits. Its documents are looked up
 //! and read like any other file: in the file cache, the response cache, or by helpers where the loop
 //! would block. Its own files are checked without blocking, and its jobs run in helpers. Meanwhile
 //! the phase of the connection has the progress ([`ApplicationRequest`]), so that nothing is done
@@ -22,13 +22,13 @@ use super::files::StaticFiles;
 use super::handler::{Handler, Step};
 use super::sending::status_of;
 use crate::config::{self, PathMatch};
-use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Next, PendingResponse};
-use crate::embedded::{
-    self, Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
+use headway_connection::{ApplicationRequest, ApplicationStage, Connection, Next, PendingResponse};
+use headway_embedded::{
+    Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
 };
-use crate::request::{Entry, LookedUp, Piece, Request};
-use crate::respond::handlers::application::response;
-use crate::respond::handlers::{Route, Routes};
+use headway_request::{Entry, LookedUp, Piece, Request};
+use headway_respond::handlers::application::response;
+use headway_respond::handlers::{Route, Routes};
 
 mod turn;
 
@@ -170,20 +170,20 @@ impl EmbeddedApplications {
         turn: &Turn<'_>,
         request: &Request,
         number: usize,
-        question: impl FnOnce(&mut dyn Application, &embedded::Request<'_>) -> T,
+        question: impl FnOnce(&mut dyn Application, &headway_embedded::Request<'_>) -> T,
     ) -> Option<T> {
         let application = self.by_route[number].as_deref_mut()?;
         let head = request.head.head();
         let route: &Route = turn.context.routes.get(number);
         let (PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix)) = &route.location.path;
-        let seen = embedded::Request {
-            fields: headway_gateway::Request::new(&head, request.head.bytes()),
+        let seen = headway_embedded::Request::new(
+            headway_gateway::Request::new(&head, request.head.bytes()),
             request,
-            location: prefix.trim_end_matches('/'),
-            client: turn.client(),
-            now_s: turn.context.date.second.unsigned_abs(),
-            tracer: &turn.context.tracer,
-        };
+            prefix.trim_end_matches('/'),
+            turn.client(),
+            turn.context.date.second.unsigned_abs(),
+            &turn.context.tracer,
+        );
         Some(question(application, &seen))
     }
 
@@ -287,14 +287,14 @@ impl EmbeddedApplications {
 /// The version of a file that has been looked up.
 fn version(entry: &Entry) -> Option<FileVersion> {
     match &entry.answer {
-        Answer::File(found) => Some(FileVersion(*found.file.meta())),
+        Answer::File(found) => Some(FileVersion::of(*found.file.meta())),
         _ => None,
     }
 }
 
 /// The whole result of a job.
 fn whole(result: &JobResult) -> Piece {
-    match &result.0 {
+    match result.stored() {
         Stored::Bytes(bytes) => Piece::bytes(bytes.to_vec()),
         Stored::File(file) => Piece::File(file.clone(), 0..result.len()),
     }

@@ -6,7 +6,7 @@ use rustix::net::Shutdown;
 
 use super::Worker;
 use crate::calls::Call;
-use crate::connection::Phase;
+use headway_connection::Phase;
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
 const FIRST_REQUEST_MS: u64 = 1_000;

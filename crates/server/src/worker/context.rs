@@ -14,16 +14,16 @@ use headway_http::{Head, HeadLimits};
 
 use super::log::Log;
 use super::sending::Sender;
-use crate::accept::Reserve;
 use crate::calls::{Call, Tracer};
 use crate::config::Config;
-use crate::connection::{Connection, ConnectionTable, Next};
-use crate::control::{Control, FromWorker};
-use crate::lookup::{LookupContext, VirtualHosts};
 use crate::metrics::{Counters, Snapshot};
-use crate::request::{Request, Requests};
-use crate::respond::handlers::Routes;
-use crate::respond::{Date, ResponseContext, ResponseSettings};
+use headway_accept::Reserve;
+use headway_connection::{Connection, ConnectionTable, Next};
+use headway_control::{Control, FromWorker};
+use headway_lookup::{LookupContext, VirtualHosts};
+use headway_request::{Request, Requests};
+use headway_respond::handlers::Routes;
+use headway_respond::{Date, ResponseContext, ResponseSettings};
 
 /// The parts of a worker that its stages share.
 pub(super) struct LoopContext {

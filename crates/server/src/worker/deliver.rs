@@ -12,8 +12,8 @@ use headway_files::{Failure, OpenFile, Outcome};
 use super::context::LoopContext;
 use super::listings::Listings;
 use super::router::Router;
-use crate::connection::{Connection, Next, Phase};
-use crate::request::{LoadedContent, LookedUp};
+use headway_connection::{Connection, Next, Phase};
+use headway_request::{LoadedContent, LookedUp};
 
 /// A result, as the waiting phases get it.
 pub(super) enum Delivery {

@@ -10,10 +10,10 @@ pub(super) mod static_file;
 use headway_files::PinnerSocket;
 
 use crate::config::Config;
-use crate::lookup::Lookup;
 use crate::metrics::Counters;
-use crate::respond::ResponseCache;
 use crate::worker::context::LoopContext;
+use headway_lookup::Lookup;
+use headway_respond::ResponseCache;
 
 /// How many cached files are closed when descriptors run out: as many as one message to a helper
 /// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes

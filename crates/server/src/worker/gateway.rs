@@ -2,7 +2,7 @@
 //! event loop's part.
 //!
 //! Such a request becomes an *exchange*, which its connection owns
-//! ([`crate::connection::Exchange`]). A step of an exchange is an `ExchangeStep`: `?` leaves it when
+//! ([`headway_connection::Exchange`]). A step of an exchange is an `ExchangeStep`: `?` leaves it when
 //! the exchange ends. [`Gateway::apply_step`] makes a `Next` of it for the worker. In the order of a
 //! request:
 //!
@@ -57,11 +57,11 @@ use super::context::LoopContext;
 use super::deliver::Delivery;
 use super::{PROGRAM, UPSTREAM_CONN};
 use crate::calls::Call;
-use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use crate::extensions::{Fork, OwnProgram};
-use crate::respond::handlers::Routes;
-use crate::spawner::process_tag::ProcessTags;
 use direct_processes::Direct;
+use headway_connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
+use headway_respond::handlers::Routes;
+use headway_spawner::process_tag::ProcessTags;
 use internal_redirect::InternalRedirect;
 use spawner::Spawner;
 use upstream_abort::AbortedRequest;

@@ -9,8 +9,8 @@
 use std::ops::ControlFlow;
 
 use super::context::LoopContext;
-use crate::connection::{Connection, Next};
-use crate::request::Request;
+use headway_connection::{Connection, Next};
+use headway_request::Request;
 
 /// Answers requests.
 pub(super) trait Handler {

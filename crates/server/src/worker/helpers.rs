@@ -11,8 +11,8 @@ use headway_files::{Done, HelperSlot, PoolStatistics, SlotState};
 use super::HELPER;
 use super::context::LoopContext;
 use crate::calls::Call;
-use crate::control::FromWorker;
 use crate::metrics::Counters;
+use headway_control::FromWorker;
 
 /// The token slot of the io_uring instance, beside those of helpers.
 pub(super) const RING_SLOT: u32 = u32::MAX;

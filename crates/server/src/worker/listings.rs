@@ -9,11 +9,10 @@ use headway_files::{Failure, OpenFile, RootId};
 use super::context::LoopContext;
 use super::handler::Handler;
 use crate::config::Config;
-use crate::connection::{Connection, Next, Phase};
 use crate::metrics::Counters;
-use crate::request::Request;
-use crate::respond;
 use cache::ListingCache;
+use headway_connection::{Connection, Next, Phase};
+use headway_request::Request;
 
 /// The listings, and how long they are used without a check.
 pub(super) struct Listings {
@@ -86,7 +85,8 @@ impl Listings {
         page: Rc<OpenFile>,
     ) -> Next {
         let head = request.head.head();
-        let response = respond::listing_page(&context.response_context(&head, connection), page);
+        let response =
+            headway_respond::listing_page(&context.response_context(&head, connection), page);
         context.start_response(connection, request, response)
     }
 

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use super::context::LoopContext;
-use crate::access_log::{LogLine, LogQueue};
 use crate::calls::Call;
 use crate::config::LogFormat;
-use crate::connection::Connection;
-use crate::request::Request;
+use headway_access_log::{LogLine, LogQueue};
+use headway_connection::Connection;
+use headway_request::Request;
 
 /// The queue of lines and the socket to the log process.
 pub(super) struct Log {

@@ -14,9 +14,8 @@ use super::Disposition;
 use super::context::LoopContext;
 use super::handler::Step;
 use crate::calls::Call;
-use crate::connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
-use crate::request::Request;
-use crate::send;
+use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
+use headway_request::Request;
 
 /// How long a lingering close waits for the client to read the last response.
 const LINGER_TIMEOUT_MS: u64 = 2_000;
@@ -66,7 +65,7 @@ impl LoopContext {
     /// one. An error means that the connection must close.
     pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), ()> {
         let line = b"HTTP/1.1 100 Continue\r\n\r\n";
-        match send::send_whole(&connection.socket, line, false, &self.tracer) {
+        match headway_send::send_whole(&connection.socket, line, false, &self.tracer) {
             Ok(sent) => {
                 self.counters.sent_bytes += sent as u64;
                 if sent < line.len() {

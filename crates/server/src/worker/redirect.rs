@@ -4,9 +4,8 @@ use headway_http::Status;
 
 use super::context::LoopContext;
 use super::handler::Handler;
-use crate::connection::{Connection, Next};
-use crate::request::Request;
-use crate::respond;
+use headway_connection::{Connection, Next};
+use headway_request::Request;
 
 /// Redirects to the same path with a slash, so that relative links of an index file work.
 pub(super) struct DirectoryRedirect;
@@ -28,7 +27,7 @@ impl Handler for DirectoryRedirect {
         connection.keep_alive = context.keeps_alive(connection, &request);
         let head = request.head.head();
         let response_context = context.response_context(&head, connection);
-        let response = respond::redirect(&response_context, &path.bytes, path.query);
+        let response = headway_respond::redirect(&response_context, &path.bytes, path.query);
         context.start_response(connection, request, response)
     }
 }

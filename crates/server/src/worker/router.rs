@@ -16,7 +16,7 @@
 //! 3. The response cache, inside the handler of files: it keeps whole responses, so it comes before
 //!    the response is built, and its entries end with those of the file cache.
 //! 4. Headers of each response, `[[header]]` and `server-header`: [`LoopContext::response`] gives the
-//!    [`ResponseContext`](crate::respond::ResponseContext), without which no header can be written.
+//!    [`ResponseContext`](headway_respond::ResponseContext), without which no header can be written.
 //! 5. [`LoopContext::start_response`] gets every whole response and begins to send it; cached responses
 //!    and errors that close the connection do not need it. Content is
 //!    not changed here: compressed files are variants of a file, and what programs send goes through
@@ -37,8 +37,8 @@ use super::gateway::Gateway;
 use super::handler::Handler;
 use super::listings::Listings;
 use super::redirect::DirectoryRedirect;
-use crate::connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
-use crate::request::{LookedUp, Request};
+use headway_connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
+use headway_request::{LookedUp, Request};
 
 /// The handlers, and the choice between them.
 pub(super) struct Router {

@@ -14,11 +14,11 @@ use super::Disposition;
 use super::context::LoopContext;
 use crate::calls::Call;
 use crate::config::Config;
-use crate::connection::{Connection, Next, Phase};
 use crate::metrics::Counters;
-use crate::request::{Outgoing, Request};
-use crate::respond::{self, ResponseContext};
-use crate::send::{self, ChunkPool, SendContext, SendFiles, SendProgress};
+use headway_connection::{Connection, Next, Phase};
+use headway_request::{Outgoing, Request};
+use headway_respond::ResponseContext;
+use headway_send::{ChunkPool, SendContext, SendFiles, SendProgress};
 
 /// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
 pub(super) const READ_INS_MAX: u8 = 3;
@@ -99,7 +99,7 @@ impl LoopContext {
             prefetch: &mut self.sender.prefetch,
             known_resident: None,
         };
-        let progress = send::send(
+        let progress = headway_send::send(
             &mut connection.outgoing,
             connection.socket.as_fd(),
             &mut context,
@@ -286,7 +286,7 @@ impl LoopContext {
         let head = request.head.head();
         let host = self.hosts.get(request.virtual_host);
         let context = self.response_context(&head, connection);
-        let response = respond::error(&context, status, Some(host), None);
+        let response = headway_respond::error(&context, status, Some(host), None);
         self.start_response(connection, request, response)
     }
 
@@ -374,7 +374,7 @@ impl LoopContext {
         let context =
             ResponseContext::without_request(&self.response_settings, &self.date, head_only);
         let host = self.hosts.get(request.virtual_host);
-        connection.outgoing = respond::error(&context, status, Some(host), None);
+        connection.outgoing = headway_respond::error(&context, status, Some(host), None);
         connection.outgoing.method = request.method;
     }
 }

@@ -25,14 +25,14 @@ use super::log::Log;
 use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
-use crate::accept::Listeners;
 use crate::config::{Config, HelperBackend, Opening};
-use crate::control::{
+use crate::extensions::Extensions;
+use headway_accept::Listeners;
+use headway_control::{
     Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
 };
-use crate::extensions::Extensions;
-use crate::lookup::{Lookup, VirtualHosts};
-use crate::respond::handlers::Routes;
+use headway_lookup::{Lookup, VirtualHosts};
+use headway_respond::handlers::Routes;
 
 /// Why a worker cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -173,7 +173,7 @@ impl Resources {
         )?;
         let routes = Routes::new(config);
         let research = extensions.research;
-        let applications = EmbeddedApplications::new(&routes, extensions.applications);
+        let applications = EmbeddedApplications::new(&routes, *extensions.applications);
         let gateway = setup(
             "cannot prepare the handlers",
             Gateway::new(&routes, research.map(|research| research.fork)),

@@ -13,8 +13,8 @@ use headway_http::{Parsed, Status};
 use super::context::LoopContext;
 use super::router::Router;
 use super::{Disposition, Worker};
-use crate::connection::{Connection, Next, Phase};
-use crate::request::Request;
+use headway_connection::{Connection, Next, Phase};
+use headway_request::Request;
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;

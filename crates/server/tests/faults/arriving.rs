@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
+use headway_control::ToWorker;
 use headway_server::config::raise_descriptor_limit;
-use headway_server::control::ToWorker;
 
 use super::tools::*;
 use crate::support::{Served, TIMEOUT, config};

@@ -90,7 +90,7 @@ impl Arguments {
 }
 
 fn is_boolean(name: &str) -> bool {
-    reference(EXTENSIONS)
+    reference(EXTENSIONS.known())
         .iter()
         .any(|key| key.is_option() && key.name == name && key.form.accepts == Accepts::Boolean)
 }
@@ -125,11 +125,11 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
 fn check(arguments: &Arguments) -> Result<Checked, Vec<ConfigError>> {
     let mut settings = Settings::default();
     for (name, texts) in &arguments.keys {
-        let set = settings.set_from_option(name, texts, EXTENSIONS);
+        let set = settings.set_from_option(name, texts, EXTENSIONS.known());
         set.map_err(|error| vec![error])?;
     }
     let environment = Environment {
-        extensions: EXTENSIONS,
+        extensions: EXTENSIONS.known(),
         ..Environment::detect()
     };
     let Some(path) = &arguments.config else {

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headway_control::{Control, FromWorker, StartDescriptor, ToWorker};
+use headway_embedded::Applications;
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Settings};
-use headway_server::control::{Control, FromWorker, StartDescriptor, ToWorker};
-use headway_server::embedded::Applications;
 use headway_server::metrics::Snapshot;
 use headway_server::research::RESEARCH;
 use headway_server::worker_main;
@@ -28,7 +28,7 @@ pub static APPLICATIONS: OnceLock<Applications> = OnceLock::new();
 /// What the servers of this test program contain.
 fn extensions() -> Extensions {
     Extensions {
-        applications: APPLICATIONS.get().copied().unwrap_or(Applications::NONE),
+        applications: APPLICATIONS.get().unwrap_or(&Applications::NONE),
         research: Some(&RESEARCH),
     }
 }
@@ -40,9 +40,9 @@ pub fn config(root: &Path, more: &str) -> Config {
         root.display()
     );
     let path = Path::new("test.toml");
-    let settings = Settings::from_toml_with(&text, path, extensions()).expect("settings");
+    let settings = Settings::from_toml_with(&text, path, extensions().known()).expect("settings");
     let environment = Environment {
-        extensions: extensions(),
+        extensions: extensions().known(),
         ..Environment::detect()
     };
     let checked = Config::check(&settings, None, &environment);

@@ -11,9 +11,9 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::{Acceptor, NO_DEADLINE_MS};
-use crate::accept::Accepted;
-use crate::connection::Connection;
 use crate::worker::context::LoopContext;
+use headway_accept::Accepted;
+use headway_connection::Connection;
 
 /// Why a batch ended, and so whether connections may be left in the accept queue.
 #[derive(Clone, Copy, PartialEq, Eq)]

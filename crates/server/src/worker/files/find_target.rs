@@ -14,11 +14,11 @@ use headway_http::{Method, Status};
 
 use super::StaticFiles;
 use crate::config::{Handler, PathMatch, Protocol};
-use crate::connection::{Connection, Delegate};
-use crate::request::{LookedUp, ProgramName, Request, VirtualHost};
-use crate::respond::handlers::{Candidate, Route};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
+use headway_connection::{Connection, Delegate};
+use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
+use headway_respond::handlers::{Candidate, Route};
 
 /// Most path components that are looked up one after the other.
 const COMPONENTS_MAX: u16 = 64;

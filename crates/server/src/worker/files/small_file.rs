@@ -10,12 +10,12 @@ use headway_http::Status;
 
 use super::StaticFiles;
 use crate::calls::Call;
-use crate::connection::{Connection, LookupFor, Phase};
-use crate::request::{CachedResponse, Entry, LoadedContent, Request};
-use crate::respond::{self, Representation, ResponseContext};
 use crate::worker::context::LoopContext;
 use crate::worker::handler::Step;
 use crate::worker::sending::{HELPER_REQUESTS_MAX, READ_INS_MAX};
+use headway_connection::{Connection, LookupFor, Phase};
+use headway_request::{CachedResponse, Entry, LoadedContent, Request};
+use headway_respond::{Representation, ResponseContext};
 
 /// Why a small file could not be read without blocking.
 pub(in crate::worker) enum CacheMiss {
@@ -99,7 +99,12 @@ impl StaticFiles {
             ..ResponseContext::without_request(&context.response_settings, &context.date, false)
         };
         let total = self.response_cache.used_bytes();
-        Rc::new(respond::build_cached(&plain, representation, body, total))
+        Rc::new(headway_respond::build_cached(
+            &plain,
+            representation,
+            body,
+            total,
+        ))
     }
 
     /// Fails unless `length` is still the size of `file`. A rewrite since the read shows in the

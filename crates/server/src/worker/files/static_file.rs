@@ -21,13 +21,13 @@ use headway_http::{Method, Status};
 use rustix::io::Errno;
 
 use super::StaticFiles;
-use crate::connection::{Connection, Delegate, LookupFor, Next, Phase};
-use crate::request::{Entry, LookedUp, Piece, Request, Variant};
-use crate::respond::{self, ContentSource, Representation};
-use crate::send::{self, SendProgress};
 use crate::worker::context::LoopContext;
 use crate::worker::handler::{Handler, Step};
 use crate::worker::sending::{HELPER_REQUESTS_MAX, holds_a_head};
+use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
+use headway_request::{Entry, LookedUp, Piece, Request, Variant};
+use headway_respond::{ContentSource, Representation};
+use headway_send::SendProgress;
 
 /// The most lookups of a file that changes each time.
 pub(in crate::worker) const LOOKUP_ATTEMPTS_MAX: usize = 3;
@@ -75,7 +75,8 @@ impl StaticFiles {
         let status = match (request.head.method(), request.head.path()) {
             (Method::Options, _) => {
                 let head = request.head.head();
-                let response = respond::options(&context.response_context(&head, connection));
+                let response =
+                    headway_respond::options(&context.response_context(&head, connection));
                 return Break(context.start_response(connection, request, response));
             }
             (Method::Other(_), _) => Status::METHOD_NOT_ALLOWED,
@@ -193,10 +194,11 @@ impl StaticFiles {
         found: &FoundFile,
     ) -> Step {
         let LookedUp { entry, content } = looked_up;
-        let variant = respond::choose_variant(request.head.accept_encoding(), found);
+        let variant = headway_respond::choose_variant(request.head.accept_encoding(), found);
         entry.prepared.recently_used.set(true);
         let handed = request.accel_fields.clone();
-        let is_plain = handed.is_none() && respond::is_plain(&request.head, connection.keep_alive);
+        let is_plain =
+            handed.is_none() && headway_respond::is_plain(&request.head, connection.keep_alive);
         if is_plain
             && let Some(sent) = send_cached(context, connection, &request, entry, variant, input)
         {
@@ -234,7 +236,8 @@ impl StaticFiles {
         representation.handed = handed.as_deref();
         let head = request.head.head();
         let response_context = context.response_context(&head, connection);
-        let response = respond::file(&response_context, &head, &representation, &source, host);
+        let response =
+            headway_respond::file(&response_context, &head, &representation, &source, host);
         Break(context.start_response(connection, request, response))
     }
 }
@@ -264,7 +267,7 @@ fn send_cached(
     let response = &cached_response.bytes[cached_response.start..];
     let (socket, more) = (&connection.socket, holds_a_head(input));
     let sent = match context.config.research.eager_write {
-        true => send::send_whole(socket, response, more, &context.tracer),
+        true => headway_send::send_whole(socket, response, more, &context.tracer),
         // Without eager writes the event mechanism reports first that the socket is writable.
         false => Err(Errno::AGAIN),
     };

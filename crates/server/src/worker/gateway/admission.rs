@@ -15,11 +15,11 @@ use headway_http::{Framing, Status};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::config;
-use crate::connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
-use crate::request::{ProgramName, Request};
-use crate::respond::handlers::{Route, is_nph};
 use crate::worker::context::LoopContext;
 use crate::worker::handler::Handler;
+use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
+use headway_request::{ProgramName, Request};
+use headway_respond::handlers::{Route, is_nph};
 
 impl Handler for Gateway {
     type Target = ProgramName;

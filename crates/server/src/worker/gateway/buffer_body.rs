@@ -19,9 +19,9 @@ use rustix::io::Errno;
 use super::response_buffer::SPOOL_READ_BYTES;
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
+use headway_connection::{Connection, Exchange, Stage};
 
 /// A body or response is written to disk in chunks of at least this size.
 pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;

@@ -32,14 +32,14 @@ use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Stage};
-use crate::request::Request;
-use crate::respond::handlers::direct_protocol::{
+use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Stage};
+use headway_request::Request;
+use headway_respond::handlers::direct_protocol::{
     DirectDone, DirectMessage, DirectRequest, INLINE_BYTES_MAX, decode, encode,
 };
-use crate::respond::handlers::{Route, launch_direct};
-use crate::spawner::wire::SpawnerOrder;
-use crate::worker::context::LoopContext;
+use headway_respond::handlers::{Route, launch_direct};
+use headway_spawner::wire::SpawnerOrder;
 
 /// A process that exits sooner than this after its start, without having answered a request, failed
 /// early.

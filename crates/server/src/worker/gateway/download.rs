@@ -17,11 +17,11 @@ use super::internal_redirect::InternalRedirect;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::calls::Call;
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Reader};
-use crate::request::{Frame, Outgoing, Piece};
-use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
-use crate::send::SendProgress;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Reader};
+use headway_request::{Frame, Outgoing, Piece};
+use headway_respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
+use headway_send::SendProgress;
 
 impl Gateway {
     /// Handles readable output of a program.

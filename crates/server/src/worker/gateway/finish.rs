@@ -10,9 +10,9 @@ use headway_http::Status;
 
 use super::{ExchangeEnd, Gateway, Program};
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Next, Stage};
-use crate::spawner::wire::SpawnerOrder;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Next, Stage};
+use headway_spawner::wire::SpawnerOrder;
 
 /// What an exchange waits for.
 enum WaitingFor {

@@ -10,9 +10,9 @@ use headway_http::Status;
 use super::Gateway;
 use super::launch::Streamed;
 use crate::extensions::OwnProgram;
-use crate::spawner::escape_control;
-use crate::spawner::wire::Launch;
 use crate::worker::context::LoopContext;
+use headway_spawner::escape_control;
+use headway_spawner::wire::Launch;
 
 /// How often exits are polled for.
 const POLL_INTERVAL_MS: u64 = 20;

@@ -11,10 +11,10 @@ use headway_gateway::{AccelRedirect, FieldList};
 use headway_http::{Parsed, Status};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::connection::{Connection, Exchange, Next};
-use crate::respond::handlers::accel_redirect::{file_below, passed_fields};
-use crate::respond::handlers::{RedirectKind, redirected_request};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Next};
+use headway_respond::handlers::accel_redirect::{file_below, passed_fields};
+use headway_respond::handlers::{RedirectKind, redirected_request};
 
 /// Most internal redirects in a row for one request.
 const REDIRECTS_MAX: u8 = 8;

@@ -15,10 +15,10 @@ use rustix::pipe::PipeFlags;
 use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
 use crate::config::{Cgi, Handler, Streams};
-use crate::connection::{Channel, Connection, Exchange, Stage};
-use crate::respond::handlers::{Endpoints, launch, variables};
-use crate::spawner::wire::{Launch, SpawnerOrder};
 use crate::worker::context::LoopContext;
+use headway_connection::{Channel, Connection, Exchange, Stage};
+use headway_respond::handlers::{Endpoints, launch, variables};
+use headway_spawner::wire::{Launch, SpawnerOrder};
 
 /// The two ends of one stream.
 struct Pair {

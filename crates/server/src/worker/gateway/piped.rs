@@ -18,8 +18,8 @@ use std::os::fd::AsFd;
 use super::direct_processes::{Process, ProcessState, token};
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange};
 
 impl Gateway {
     /// Handles a part of a response.

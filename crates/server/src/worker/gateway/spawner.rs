@@ -17,11 +17,11 @@ use rustix::io::{Errno, IoSlice};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange, Stage};
-use crate::spawner::escape_control;
-use crate::spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
 use crate::worker::SPAWNER;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Stage};
+use headway_spawner::escape_control;
+use headway_spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
 
 /// Longest report.
 const REPORT_BYTES_MAX: usize = 64;

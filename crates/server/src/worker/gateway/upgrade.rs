@@ -17,9 +17,9 @@ use rustix::net::Shutdown;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
-use crate::request::Piece;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
+use headway_request::Piece;
 
 impl Gateway {
     /// Whether this location may have one more upgraded connection.

@@ -12,8 +12,8 @@ use rustix::net::RecvFlags;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Stage};
 
 impl Gateway {
     /// Whether more of the body may be received now.

@@ -28,8 +28,8 @@ use super::upstream_conn::ConnectFailed;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::calls::Call;
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, Stage};
 
 impl Gateway {
     /// Sends a request to an upstream; its turn in the queue has come.

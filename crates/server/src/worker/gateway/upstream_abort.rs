@@ -14,8 +14,8 @@ use super::Gateway;
 use super::upstream_conn::ConnUse;
 use crate::calls::Call;
 use crate::config::Handler;
-use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
 use crate::worker::context::LoopContext;
+use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 
 /// How long an application may take to end a cancelled request.
 const ABORT_TIMEOUT_MS: u64 = 5_000;

@@ -24,10 +24,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::{Gateway, launch};
 use crate::calls::Call;
 use crate::config::Upstreams;
-use crate::connection::{Connection, Exchange, UpstreamConn, UpstreamRequest};
-use crate::respond::handlers::{CodecContext, Route, new_codec};
 use crate::worker::UPSTREAM_CONN;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, UpstreamConn, UpstreamRequest};
+use headway_respond::handlers::{CodecContext, Route, new_codec};
 
 /// The use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

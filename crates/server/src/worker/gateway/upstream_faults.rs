@@ -10,9 +10,9 @@ use headway_http::Status;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::config::{Handler, Protocol};
-use crate::connection::{Connection, Exchange, UpstreamRequest};
-use crate::spawner::escape_control;
 use crate::worker::context::LoopContext;
+use headway_connection::{Connection, Exchange, UpstreamRequest};
+use headway_spawner::escape_control;
 
 impl Gateway {
     /// Handles the failure of an upstream: tries another one if repeating the request is safe.

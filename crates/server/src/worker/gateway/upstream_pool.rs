@@ -16,10 +16,10 @@ use super::Gateway;
 use super::upstream_conn::ConnUse;
 use crate::calls::Call;
 use crate::config::{Handler, Upstreams};
-use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
 use crate::metrics;
-use crate::respond::handlers::Routes;
 use crate::worker::context::LoopContext;
+use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
+use headway_respond::handlers::Routes;
 
 /// An idle connection.
 struct IdleConn {

@@ -1,0 +1,307 @@
+//! Access log lines in the common, combined and JSON formats.
+//!
+//! Source: the common and combined formats and their escapes are those of Apache's mod_log_config.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use headway_config::LogFormat;
+
+/// Longest part of a target, referer or user agent that is logged, so that a line fits in a packet
+/// even when every byte needs an escape.
+const VALUE_BYTES_MAX: usize = 2048;
+
+/// One answered request.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLine<'a> {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// When the response ended, in milliseconds since 1970; the server gives whole seconds.
+    pub time_ms: u64,
+    /// The method; empty when the request could not be parsed.
+    pub method: &'a [u8],
+    /// The request target as the client sent it.
+    pub target: &'a [u8],
+    /// `HTTP/1.1`; empty when the request could not be parsed.
+    pub version: &'a str,
+    /// The response's status.
+    pub status: u16,
+    /// Bytes of the response body that were sent.
+    pub bytes: u64,
+    /// The Referer header.
+    pub referer: Option<&'a [u8]>,
+    /// The User-Agent header.
+    pub user_agent: Option<&'a [u8]>,
+    /// Time from the complete request header to the last byte passed to the kernel, in
+    /// microseconds.
+    pub duration_us: u64,
+}
+
+impl LogLine<'_> {
+    /// Appends the line with its newline; allocates nothing beyond the buffer's growth.
+    pub fn write(&self, format: LogFormat, out: &mut Vec<u8>) {
+        match format {
+            LogFormat::Common => self.common(out),
+            LogFormat::Combined => {
+                self.common(out);
+                for value in [self.referer, self.user_agent] {
+                    out.extend_from_slice(b" \"");
+                    escape(value.unwrap_or(b"-"), out);
+                    out.push(b'"');
+                }
+            }
+            LogFormat::Json => self.json(out),
+        }
+        out.push(b'\n');
+    }
+
+    fn common(&self, out: &mut Vec<u8>) {
+        put(out, format_args!("{} - - [", self.client.ip()));
+        let time = Civil::from_unix(self.time_ms / 1000);
+        let month = MONTHS[usize::from(time.month) - 1];
+        put(
+            out,
+            format_args!("{:02}/{month}/{}:{time} +0000] \"", time.day, time.year),
+        );
+        if self.method.is_empty() {
+            out.push(b'-');
+        } else {
+            escape(self.method, out);
+            out.push(b' ');
+            escape(self.target, out);
+            put(out, format_args!(" {}", self.version));
+        }
+        match self.bytes {
+            0 => put(out, format_args!("\" {} -", self.status)),
+            bytes => put(out, format_args!("\" {} {bytes}", self.status)),
+        }
+    }
+
+    fn json(&self, out: &mut Vec<u8>) {
+        let time = Civil::from_unix(self.time_ms / 1000);
+        let (year, month, day) = (time.year, time.month, time.day);
+        let milliseconds = self.time_ms % 1000;
+        put(
+            out,
+            format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{time}.{milliseconds:03}Z\""),
+        );
+        put(out, format_args!(",\"client\":\"{}\"", self.client));
+        json_string(out, "method", Some(self.method));
+        json_string(out, "target", Some(self.target));
+        json_string(out, "version", Some(self.version.as_bytes()));
+        put(
+            out,
+            format_args!(",\"status\":{},\"bytes\":{}", self.status, self.bytes),
+        );
+        put(out, format_args!(",\"duration_us\":{}", self.duration_us));
+        json_string(out, "referer", self.referer);
+        json_string(out, "user_agent", self.user_agent);
+        out.push(b'}');
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
+/// A date and time in UTC; displays as `hh:mm:ss`.
+struct Civil {
+    year: u64,
+    month: u8,
+    day: u8,
+    second_of_day: u64,
+}
+
+impl Civil {
+    /// The Gregorian calendar counted in years that begin in March, so that the leap day is last.
+    fn from_unix(seconds: u64) -> Civil {
+        let days = seconds / 86_400 + 719_468;
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let leaps = day_of_era / 1460 + day_of_era / 146_096;
+        let year_of_era = (day_of_era + day_of_era / 36_524 - leaps) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let march_month = (5 * day_of_year + 2) / 153;
+        let day = (day_of_year - (153 * march_month + 2) / 5 + 1) as u8;
+        let month = (if march_month < 10 {
+            march_month + 3
+        } else {
+            march_month - 9
+        }) as u8;
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        Civil {
+            year,
+            month,
+            day,
+            second_of_day: seconds % 86_400,
+        }
+    }
+}
+
+impl std::fmt::Display for Civil {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let second = self.second_of_day;
+        write!(
+            out,
+            "{:02}:{:02}:{:02}",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )
+    }
+}
+
+fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to a Vec cannot fail.
+    let _ = out.write_fmt(text);
+}
+
+/// Escapes like Apache: quotes and backslashes with a backslash, bytes that are not printable ASCII
+/// as `\xhh`. So a line stays one line, has balanced quotes and cannot control a terminal.
+fn escape(value: &[u8], out: &mut Vec<u8>) {
+    let (value, cut) = shortened(value);
+    for &byte in value {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b' '..=b'~' => out.push(byte),
+            _ => put(out, format_args!("\\x{byte:02x}")),
+        }
+    }
+    out.extend_from_slice(cut);
+}
+
+/// Writes a JSON member. UTF-8 stays as it is; an invalid byte becomes the four characters `\xhh`.
+fn json_string(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
+    let Some(value) = value else {
+        return;
+    };
+    put(out, format_args!(",\"{name}\":\""));
+    let (value, cut) = shortened(value);
+    for chunk in value.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' | '\\' => put(out, format_args!("\\{c}")),
+                c if c.is_control() => put(out, format_args!("\\u{:04x}", u32::from(c))),
+                c => put(out, format_args!("{c}")),
+            }
+        }
+        for byte in chunk.invalid() {
+            put(out, format_args!("\\\\x{byte:02x}"));
+        }
+    }
+    out.extend_from_slice(cut);
+    out.push(b'"');
+}
+
+fn shortened(value: &[u8]) -> (&[u8], &'static [u8]) {
+    match value.get(..VALUE_BYTES_MAX) {
+        Some(start) if value.len() > VALUE_BYTES_MAX => (start, b"..."),
+        _ => (value, b""),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::PACKET_BYTES_MAX;
+
+    pub(crate) fn line<'a>() -> LogLine<'a> {
+        LogLine {
+            client: "192.0.2.7:40000".parse().unwrap(),
+            time_ms: 971_211_336_042,
+            method: b"GET",
+            target: b"/a.html?x=1",
+            version: "HTTP/1.1",
+            status: 200,
+            bytes: 2326,
+            referer: Some(b"http://example.com/"),
+            user_agent: Some(b"Mozilla/5.0"),
+            duration_us: 120,
+        }
+    }
+
+    fn formatted(line: &LogLine<'_>, format: LogFormat) -> String {
+        let mut out = Vec::new();
+        line.write(format, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn log_line_matches_the_common_combined_and_json_formats() {
+        let common =
+            "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"GET /a.html?x=1 HTTP/1.1\" 200 2326";
+        assert_eq!(formatted(&line(), LogFormat::Common), format!("{common}\n"));
+        let combined = format!("{common} \"http://example.com/\" \"Mozilla/5.0\"\n");
+        assert_eq!(formatted(&line(), LogFormat::Combined), combined);
+        let json: serde_json::Value =
+            serde_json::from_str(&formatted(&line(), LogFormat::Json)).unwrap();
+        assert_eq!(json["time"], "2000-10-10T20:55:36.042Z");
+        assert_eq!(json["client"], "192.0.2.7:40000");
+        assert_eq!(
+            (&json["status"], &json["bytes"]),
+            (&200.into(), &2326.into())
+        );
+    }
+
+    #[test]
+    fn log_fields_are_dashes_when_the_request_was_not_parsed() {
+        let empty = LogLine {
+            method: b"",
+            bytes: 0,
+            referer: None,
+            user_agent: None,
+            ..line()
+        };
+        let expected = "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"-\" 200 - \"-\" \"-\"\n";
+        assert_eq!(formatted(&empty, LogFormat::Combined), expected);
+    }
+
+    #[test]
+    fn log_line_escapes_quotes_and_control_characters() {
+        let nasty = LogLine {
+            target: b"/\"\\\n\x1b[31m\xff\xc3\xa4",
+            user_agent: Some(b"a\x00b"),
+            ..line()
+        };
+        let combined = formatted(&nasty, LogFormat::Combined);
+        assert!(
+            combined.contains(r#""GET /\"\\\x0a\x1b[31m\xff\xc3\xa4 HTTP"#),
+            "{combined}"
+        );
+        assert_eq!(combined.matches('\n').count(), 1);
+        let json = formatted(&nasty, LogFormat::Json);
+        assert_eq!(json.matches('\n').count(), 1);
+        let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(parsed["target"], "/\"\\\n\u{1b}[31m\\xffä");
+        assert_eq!(parsed["user_agent"], "a\0b");
+    }
+
+    #[test]
+    fn log_line_fits_in_a_packet_when_every_value_is_long_and_escaped() {
+        let long = [0u8; 20_000];
+        let line = LogLine {
+            target: &long,
+            referer: Some(&long),
+            user_agent: Some(&long),
+            ..line()
+        };
+        for format in [LogFormat::Common, LogFormat::Combined, LogFormat::Json] {
+            let written = formatted(&line, format);
+            assert!(written.len() < PACKET_BYTES_MAX, "{}", written.len());
+            assert!(written.contains("..."));
+        }
+    }
+
+    #[test]
+    fn log_date_is_correct_at_the_ends_of_months_and_years() {
+        let shown = |seconds| {
+            let time = Civil::from_unix(seconds);
+            format!("{:04}-{:02}-{:02} {time}", time.year, time.month, time.day)
+        };
+        assert_eq!(shown(0), "1970-01-01 00:00:00");
+        assert_eq!(shown(951_782_399), "2000-02-28 23:59:59");
+        assert_eq!(shown(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(shown(951_868_800), "2000-03-01 00:00:00");
+        assert_eq!(shown(1_767_225_599), "2025-12-31 23:59:59");
+        assert_eq!(shown(4_107_542_400), "2100-03-01 00:00:00");
+    }
+}

@@ -1,0 +1,248 @@
+//! The log process: reads batches of lines from the workers and appends them to the file.
+//!
+//! The log process is the only one that may wait for the log's disk. While it waits, the workers'
+//! sockets fill up and the workers drop lines, so a full or slow disk costs log lines and nothing
+//! else. It ends when the master has ended, after writing what the workers still send.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::queue::{PACKET_BYTES_MAX, newlines};
+use headway_config::LogConfig;
+use headway_control::{Control, ControlError, FromLog, Received, ToLog};
+
+/// Packets read from one worker before the next worker is served.
+const PACKETS_PER_WORKER: usize = 16;
+/// Shortest interval between two reports of dropped lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time that workers have for their last lines after the master has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Error that ends the log process.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The channel to the master failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The file could not be opened.
+    #[error("{0}")]
+    Open(String),
+    /// Waiting failed.
+    #[error("poll: {0}")]
+    Poll(Errno),
+}
+
+/// The main function of the log process; `control` is the channel to the master.
+pub fn log_main(control: Control) -> Result<(), LogError> {
+    let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
+        return Ok(());
+    };
+    let file = match open(&log.path) {
+        Ok(file) => file,
+        Err(why) => {
+            control.send(&FromLog::Failed { why: why.clone() }, &[])?;
+            return Err(LogError::Open(why));
+        }
+    };
+    control.send(&FromLog::Ready, &[])?;
+    let mut process = LogProcess {
+        control: Some(control),
+        file,
+        log,
+        workers: Vec::new(),
+        torn: false,
+        dropped: 0,
+        why: String::new(),
+        reported: Instant::now(),
+        end: None,
+    };
+    process.run()
+}
+
+struct LogProcess {
+    /// Channel to the master; `None` after the master has ended.
+    control: Option<Control>,
+    file: OwnedFd,
+    log: LogConfig,
+    workers: Vec<OwnedFd>,
+    /// Whether the last write ended within a line.
+    torn: bool,
+    dropped: u64,
+    why: String,
+    reported: Instant,
+    end: Option<Instant>,
+}
+
+impl LogProcess {
+    fn run(&mut self) -> Result<(), LogError> {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        loop {
+            if self.control.is_none() && (self.workers.is_empty() || self.is_past_deadline()) {
+                return Ok(());
+            }
+            let ready = self.wait()?;
+            self.take_lines(&ready, &mut buffer);
+            if self.control.is_some() {
+                self.handle_orders()?;
+            }
+            self.report();
+        }
+    }
+
+    fn is_past_deadline(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Whether each worker's socket is readable.
+    fn wait(&self) -> Result<Vec<bool>, LogError> {
+        let mut polled: Vec<PollFd<'_>> = self
+            .workers
+            .iter()
+            .map(|worker| PollFd::new(worker, PollFlags::IN))
+            .collect();
+        polled.extend(
+            self.control
+                .iter()
+                .map(|control| PollFd::new(control, PollFlags::IN)),
+        );
+        // One second is short enough for reports of drops and for the deadline.
+        let timeout = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(LogError::Poll(error)),
+        }
+        Ok(polled[..self.workers.len()]
+            .iter()
+            .map(|one| !one.revents().is_empty())
+            .collect())
+    }
+
+    fn take_lines(&mut self, ready: &[bool], buffer: &mut [u8]) {
+        // Backwards, so that removing one does not move those not yet visited.
+        for worker in (0..self.workers.len())
+            .rev()
+            .filter(|worker| ready[*worker])
+        {
+            for _ in 0..PACKETS_PER_WORKER {
+                match rustix::net::recv(&self.workers[worker], &mut *buffer, RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => {
+                        self.workers.swap_remove(worker);
+                        break;
+                    }
+                    Ok((bytes, _)) => self.append(&buffer[..bytes]),
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => break,
+                    Err(_) => {
+                        self.workers.swap_remove(worker);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends a batch. Lines that cannot be written are dropped and counted; the next batch tries
+    /// again.
+    fn append(&mut self, batch: &[u8]) {
+        if self.torn && write_all(&self.file, b"\n").0 == 1 {
+            self.torn = false;
+        }
+        let (written, failed) = write_all(&self.file, batch);
+        if let Some(error) = failed {
+            self.torn |= written > 0 && batch[written - 1] != b'\n';
+            self.dropped += newlines(&batch[written..]);
+            self.why = format!("write({}): {error}", self.log.path.display());
+        }
+    }
+
+    fn handle_orders(&mut self) -> Result<(), LogError> {
+        while let Some(control) = &self.control {
+            match control.try_receive::<ToLog>()? {
+                Received::Message(ToLog::Worker { .. }, sockets) => self.workers.extend(sockets),
+                Received::Message(ToLog::Reopen, _) => self.reopen(),
+                Received::Message(ToLog::Start { .. }, _) => {}
+                Received::WouldBlock => break,
+                Received::Closed => {
+                    self.control = None;
+                    self.end = Some(Instant::now() + DRAIN_TIMEOUT);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reopens the file. If that fails, the old file stays in use: lines in it are better than
+    /// none.
+    fn reopen(&mut self) {
+        match open(&self.log.path) {
+            Ok(file) => {
+                self.file = file;
+                self.torn = false;
+            }
+            Err(why) => self.notify(&FromLog::Failed { why }),
+        }
+    }
+
+    fn report(&mut self) {
+        if self.dropped == 0 || self.reported.elapsed() < REPORT_INTERVAL {
+            return;
+        }
+        self.reported = Instant::now();
+        let message = FromLog::Dropped {
+            lines: self.dropped,
+            why: self.why.clone(),
+        };
+        self.dropped = 0;
+        self.notify(&message);
+    }
+
+    /// Sends a message to the master without waiting, because waiting would delay the log.
+    fn notify(&self, message: &FromLog) {
+        if let Some(control) = &self.control {
+            let _ = control.try_send(message, &[]);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the log process may wait")]
+fn open(path: &Path) -> Result<OwnedFd, String> {
+    // O_APPEND, so that truncation by log rotation leaves no hole. O_NOCTTY: it may be a terminal.
+    // O_NONBLOCK: opening a FIFO without a reader would block forever, and the master with it.
+    // Standard output as it is: opening it again takes the right to, which a terminal of another
+    // user does not give.
+    if path == Path::new("/dev/stdout") {
+        let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3);
+        return output.map_err(|error| format!("standard output: {error}"));
+    }
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let opened = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::from_raw_mode(0o640));
+    let file = opened.map_err(|error| match error {
+        Errno::NXIO => format!("open({}): {error}; it has no reader", path.display()),
+        _ => format!("open({}): {error}", path.display()),
+    })?;
+    // Writes may block here: that is the purpose of this process.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)
+        .map_err(|error| format!("fcntl({}): {error}", path.display()))?;
+    Ok(file)
+}
+
+/// Number of bytes written, and the error that prevented the rest.
+fn write_all(file: &OwnedFd, bytes: &[u8]) -> (usize, Option<Errno>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::write(file.as_fd(), &bytes[written..]) {
+            Ok(more) => written += more,
+            Err(Errno::INTR) => {}
+            Err(error) => return (written, Some(error)),
+        }
+    }
+    (written, None)
+}

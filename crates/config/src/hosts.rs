@@ -1,0 +1,190 @@
+//! Virtual hosts: the document root of each host name.
+//!
+//! A root at the top level (or the argument DIR) makes a default host without a name, which comes
+//! first. Otherwise the first `[[host]]` is the default.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::error::Findings;
+use super::keys::Setting;
+use super::ranges::{span, tables, value};
+use super::settings::{HostSettings, Settings};
+use super::{Host, Location, locations};
+use crate::extensions::KnownApplications;
+
+const NAME_BYTES_MAX: usize = 253;
+
+pub(super) fn hosts(
+    from: &Settings,
+    applications: &dyn KnownApplications,
+    to: &mut Findings<'_>,
+) -> Vec<Host> {
+    let written = tables(&from.host);
+    let top = locations::location_list("location", tables(&from.location), from, applications, to);
+    let mut hosts = Vec::new();
+    if from.root.is_some() || written.is_empty() {
+        let default = HostSettings {
+            root: from.root.clone(),
+            ..HostSettings::default()
+        };
+        hosts.push(host("", &default, &top, from, applications, to));
+    }
+    for settings in written {
+        let settings_place = Some(settings.span());
+        let settings = settings.get_ref();
+        if settings.names.is_none() && !hosts.is_empty() && !settings.has_faults {
+            let problem = "a host without names is never used: only the first host is the default";
+            to.usage_error("host", settings_place.clone(), problem.into());
+        }
+        if settings.root.is_none() {
+            if !settings.has_faults {
+                let problem = "a host needs a document root: root = \"/srv/www\"";
+                to.usage_error("host", settings_place, problem.into());
+            }
+            continue;
+        }
+        hosts.push(host("host.", settings, &top, from, applications, to));
+    }
+    check_distinct_names(&hosts, from, to);
+    hosts
+}
+
+fn host(
+    prefix: &str,
+    own: &HostSettings,
+    locations: &[Location],
+    top: &Settings,
+    applications: &dyn KnownApplications,
+    to: &mut Findings<'_>,
+) -> Host {
+    let key = |name: &str| format!("{prefix}{name}");
+    let index = own.index.as_ref().or(top.index.as_ref());
+    let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
+    let root = root(&key("root"), &own.root, to);
+    let locations =
+        locations::host_locations(tables(&own.location), locations, top, applications, to);
+    locations::check_applications(&root, &locations, applications, to);
+    Host {
+        names: names(own, to),
+        root,
+        index: match index {
+            None => vec!["index.html".into()],
+            Some(index) => {
+                index_names(&index.get_ref().0, Some(index.span()), to);
+                index.get_ref().0.clone()
+            }
+        },
+        listing: value(&own.listing).or(value(&top.listing)).unwrap_or(false),
+        dotfiles: value(&own.dotfiles)
+            .or(value(&top.dotfiles))
+            .unwrap_or(false),
+        precompressed: value(&own.precompressed)
+            .or(value(&top.precompressed))
+            .unwrap_or(true),
+        error_pages: match pages {
+            None => BTreeMap::new(),
+            Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
+        },
+        locations,
+    }
+}
+
+/// Returns an absolute path, because child processes may have another working directory.
+fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+    let place = span(item);
+    let written = item.as_ref().map_or(Path::new("."), |item| item.get_ref());
+    let shown = written.display();
+    let real = match std::fs::canonicalize(written) {
+        Ok(real) => real,
+        Err(error) => {
+            to.environment_error(key, place, format!("the document root {shown}: {error}"));
+            return written.into();
+        }
+    };
+    let rights = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
+    if !real.is_dir() {
+        to.environment_error(
+            key,
+            place,
+            format!("the document root {shown} is not a directory"),
+        );
+    } else if let Err(error) = rustix::fs::access(&real, rights) {
+        let problem = format!("the document root {shown} is not readable: {error}");
+        to.environment_error(key, place, problem);
+    }
+    real
+}
+
+fn names(own: &HostSettings, to: &mut Findings<'_>) -> Vec<String> {
+    let Some(item) = &own.names else {
+        return Vec::new();
+    };
+    let lower = |name: &String| name.trim_end_matches('.').to_ascii_lowercase();
+    let names: Vec<String> = item.get_ref().0.iter().map(lower).collect();
+    for name in &names {
+        let labels = name.strip_prefix("*.").unwrap_or(name);
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.:[]".contains(c);
+        if labels.is_empty() || name.len() > NAME_BYTES_MAX || !labels.chars().all(good) {
+            let problem = format!("`{name}` is not a host name; write a.example or *.example");
+            to.usage_error("host.names", Some(item.span()), problem);
+        }
+    }
+    names
+}
+
+fn check_distinct_names(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
+    let mut seen = BTreeSet::new();
+    for name in hosts.iter().flat_map(|host| &host.names) {
+        if !seen.insert(name) {
+            let again = tables(&from.host).iter().rev().find_map(|host| {
+                let names = host.get_ref().names.as_ref()?;
+                let same = |other: &String| other.eq_ignore_ascii_case(name);
+                names.get_ref().0.iter().any(same).then(|| names.span())
+            });
+            to.usage_error(
+                "host.names",
+                again,
+                format!("`{name}` is the name of two hosts"),
+            );
+        }
+    }
+}
+
+fn index_names(names: &[String], place: Option<std::ops::Range<usize>>, to: &mut Findings<'_>) {
+    for name in names {
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+            let problem = format!("`{name}` is not a file name; write a name, not a path");
+            to.usage_error("index", place.clone(), problem);
+        }
+    }
+}
+
+fn error_pages(
+    written: &BTreeMap<String, PathBuf>,
+    place: Option<std::ops::Range<usize>>,
+    to: &mut Findings<'_>,
+) -> BTreeMap<u16, PathBuf> {
+    let mut pages = BTreeMap::new();
+    for (status, path) in written {
+        let Some(code) = status.parse().ok().filter(|code| (400..600).contains(code)) else {
+            let problem = format!(
+                "`{status}` is not an error status (400 to 599); example: 404 = \"errors/404.html\""
+            );
+            to.usage_error("error-pages", place.clone(), problem);
+            continue;
+        };
+        match std::fs::canonicalize(path) {
+            Ok(real) if real.is_file() => drop(pages.insert(code, real)),
+            Ok(_) => {
+                let problem = format!("{}: {} is not a file", status, path.display());
+                to.environment_error("error-pages", place.clone(), problem);
+            }
+            Err(error) => {
+                let problem = format!("{status}: {}: {error}", path.display());
+                to.environment_error("error-pages", place.clone(), problem);
+            }
+        }
+    }
+    pages
+}

@@ -1,0 +1,307 @@
+//! Reads a TOML file and the command line into one checked [`Config`].
+//!
+//! A [`Config`] is always valid: its roots are directories, its numbers fit this machine, and no
+//! two settings contradict each other. The master passes it to the workers as JSON. [`settings`]
+//! holds what was written, and where. What a program contains besides the server comes as a value:
+//! [`KnownExtensions`].
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub mod account;
+pub mod keys;
+pub mod settings;
+pub mod units;
+pub mod value;
+pub mod research;
+mod error;
+mod extensions;
+mod memory;
+mod ranges;
+mod strategy;
+mod accept;
+mod build;
+mod check;
+mod hosts;
+mod handlers;
+mod locations;
+mod upstreams;
+mod headers;
+mod hints;
+mod print;
+
+pub use accept::{EarlyReject, ListenerMode};
+pub use account::Account;
+pub use check::{Environment, raise_descriptor_limit};
+pub use error::{ConfigError, ConfigFile};
+pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
+pub use locations::{Cgi, Handler, Location, NamedApplication, PathMatch, Streams};
+pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
+pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
+pub use settings::Settings;
+pub use strategy::{HelperBackend, Opening, SendMethod};
+pub use units::AcceptBatch;
+pub use upstreams::{Protocol, Upstreams};
+
+/// The checked configuration of one server.
+///
+/// Sizes are in bytes and times in milliseconds. Limits "per worker" apply to each worker process
+/// separately, because descriptors and caches belong to a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Addresses to listen on, at least one. Port 0 lets the kernel choose.
+    pub listen: Vec<SocketAddr>,
+    /// Worker processes, at least one.
+    pub workers: usize,
+    /// Virtual hosts, at least one; the first is the default host.
+    pub hosts: Vec<Host>,
+    /// The event mechanism: `select`, `poll`, `epoll`, `epoll-edge` or `io_uring`.
+    pub events: String,
+    /// Connections to accept per wakeup.
+    pub accept_batch: AcceptBatch,
+    /// What to do with connections that cannot be served under overload.
+    pub early_reject: EarlyReject,
+    /// How workers share the listening sockets.
+    pub listeners: ListenerMode,
+    /// Length of the accept queue of each listener.
+    pub backlog: u32,
+    /// Limit on open connections per worker.
+    pub max_connections: u32,
+    /// Limit on open connections from one address per worker; 0 means no limit.
+    pub max_connections_per_address: u32,
+    /// Whether a connection stays in the kernel until its first bytes arrive.
+    pub defer_accept: bool,
+    /// Limit on requests per connection; 0 means no limit.
+    pub max_requests_per_connection: u32,
+    /// Timeout of the request header, from its first byte or from the accept.
+    pub header_timeout_ms: u64,
+    /// Timeout of the request body.
+    pub body_timeout_ms: u64,
+    /// Timeout without progress while sending.
+    pub send_timeout_ms: u64,
+    /// Timeout between two requests of a connection.
+    pub idle_timeout_ms: u64,
+    /// Timeout of requests in flight after a stop signal.
+    pub drain_timeout_ms: u64,
+    /// Longest request header; a longer one gets 431.
+    pub max_header_bytes: usize,
+    /// Longest request target; a longer one gets 414.
+    pub max_target_bytes: usize,
+    /// Longest request body; a longer one gets 413.
+    pub max_body_bytes: u64,
+    /// What does the work that may block.
+    pub helper_backend: HelperBackend,
+    /// Lowest number of helper processes per worker.
+    pub helpers_min: usize,
+    /// Highest number of helper processes per worker.
+    pub helpers_max: usize,
+    /// Jobs that may wait for a helper per worker. Beyond this, new requests get 503; requests that
+    /// a helper has worked for continue.
+    pub helper_queue_max: usize,
+    /// Entries in the file cache per worker.
+    pub file_cache_entries: usize,
+    /// Open files in the file cache per worker.
+    pub file_cache_descriptors: usize,
+    /// Memory of the response cache per worker.
+    pub response_cache_max_bytes: u64,
+    /// Memory for small files pinned in the page cache, for all workers together; 0 pins none.
+    pub pin_max_bytes: u64,
+    /// Files up to this size go through the response cache.
+    pub small_file_max_bytes: u64,
+    /// How larger files are checked for residency and sent.
+    pub send: SendMethod,
+    /// Memory for chunks of larger files per worker.
+    pub chunk_cache_max_bytes: u64,
+    /// Bytes one connection may send before others get a turn.
+    pub write_quantum_bytes: u64,
+    /// Age after which a cached file is checked again.
+    pub revalidate_ms: u64,
+    /// Directory of temporary files, which must exist. The files have no names.
+    #[serde(default)]
+    pub temp_directory: PathBuf,
+    /// User of the programs that the server starts; `None` is that of the server.
+    #[serde(default)]
+    pub program_user: Option<Account>,
+    /// Value of the `Server` header; `None` omits it.
+    pub server_header: Option<String>,
+    /// Response headers to add, by path prefix.
+    pub headers: Vec<ExtraHeader>,
+    /// Media types by file name extension (without the dot), in addition to the built-in table.
+    pub mime_types: Vec<(String, String)>,
+    /// The access log; `None` writes none.
+    pub log: Option<LogConfig>,
+    /// Address of the status page; `None` serves none.
+    pub status: Option<SocketAddr>,
+    /// Whether workers record their own system calls.
+    pub trace: bool,
+    /// The values of `[research]`, or those of Headway.
+    #[serde(default)]
+    pub research: ResearchConfig,
+}
+
+/// A valid configuration with its warnings.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// Settings that work, but perhaps not as intended.
+    pub warnings: Vec<ConfigError>,
+}
+
+impl Config {
+    /// Most descriptors that a worker has open; the limit on open files allows them.
+    pub fn descriptors_needed(&self) -> u32 {
+        let own = check::RESERVED_DESCRIPTORS as usize + self.helpers_max;
+        let needed = self.max_connections as usize + self.file_cache_descriptors + own;
+        u32::try_from(needed).unwrap_or(u32::MAX)
+    }
+
+    /// Memory that a worker may fill with the contents of files.
+    pub fn memory_bytes(&self) -> u64 {
+        let windows_bytes = match self.copies_files() {
+            true => self.chunk_cache_max_bytes,
+            // Mapped pages belong to the page cache and can be reclaimed.
+            false => 0,
+        };
+        self.response_cache_max_bytes + windows_bytes
+    }
+
+    /// Workers per listening socket.
+    pub fn workers_per_listener(&self) -> u32 {
+        match self.listeners {
+            ListenerMode::Reuseport => 1,
+            ListenerMode::Shared => self.workers as u32,
+        }
+    }
+
+    /// Whether files are sent through the worker's memory.
+    pub fn copies_files(&self) -> bool {
+        self.send == SendMethod::Copy && self.research.send_method.is_none()
+    }
+
+    /// The name of the way in which files are sent.
+    pub fn send_name(&self) -> String {
+        match self.research.send_method {
+            Some(method) => method.to_string(),
+            None => self.send.to_string(),
+        }
+    }
+
+    /// Whether the kernel wakes one of several workers for each connection to a shared socket.
+    pub fn wakes_one_worker(&self) -> bool {
+        self.listeners == ListenerMode::Shared && !self.research.thundering_herd
+    }
+
+    /// Whether workers balance connections among themselves: they share one socket and know the
+    /// load of the others.
+    pub fn is_balanced(&self) -> bool {
+        self.wakes_one_worker() && self.workers > 1
+    }
+
+    /// Whether the spawner is needed: some location starts programs, and not from the worker
+    /// itself.
+    pub fn needs_spawner(&self) -> bool {
+        let mut locations = self.hosts.iter().flat_map(|host| &host.locations);
+        locations.any(Location::needs_spawner)
+    }
+
+    /// Checks settings against each other and against this machine.
+    ///
+    /// `source` is the file they came from, so that errors name its lines. All errors are returned.
+    pub fn check(
+        settings: &Settings,
+        source: Option<ConfigFile<'_>>,
+        environment: &Environment,
+    ) -> Result<Checked, Vec<ConfigError>> {
+        check::check(settings, source, environment)
+    }
+
+    /// Reads a file, puts the settings of the command line over it, and checks them.
+    ///
+    /// All errors are returned in the order of the lines: of the syntax, of keys and types, and of
+    /// values.
+    pub fn load(
+        source: ConfigFile<'_>,
+        options: Settings,
+        environment: &Environment,
+    ) -> Result<Checked, Vec<ConfigError>> {
+        let (mut settings, mut errors) = Settings::read_toml(source, environment.extensions);
+        settings.overlay(options, environment.extensions);
+        match check::check(&settings, Some(source), environment) {
+            Ok(checked) if errors.is_empty() => return Ok(checked),
+            Ok(_) => {}
+            Err(more) => {
+                // A line that could not be read has had its message.
+                let lines: Vec<usize> = errors.iter().map(ConfigError::line).collect();
+                let others = more.into_iter();
+                errors.extend(others.filter(|one| one.line() == 0 || !lines.contains(&one.line())));
+            }
+        }
+        errors.sort_by_key(ConfigError::line);
+        Err(errors)
+    }
+}
+
+/// One virtual host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Lower-case names, `a.example` or `*.example`; empty for a default host without a name.
+    pub names: Vec<String>,
+    /// The document root: an absolute path to an existing directory.
+    pub root: PathBuf,
+    /// File names to try in a directory, in order.
+    pub index: Vec<String>,
+    /// Whether a directory without an index file is listed.
+    pub listing: bool,
+    /// Whether names that begin with a dot are served; otherwise they get 404.
+    pub dotfiles: bool,
+    /// Whether precompressed files (`.br`, `.zst`, `.gz`) are served.
+    pub precompressed: bool,
+    /// Bodies of error responses, by status: absolute paths to existing files.
+    pub error_pages: BTreeMap<u16, PathBuf>,
+    /// Paths that a handler answers, including those of the top level.
+    #[serde(default)]
+    pub locations: Vec<Location>,
+}
+
+/// A header added to every response whose path begins with `prefix`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtraHeader {
+    /// The path prefix, with its leading slash.
+    pub prefix: String,
+    /// Name of the header.
+    pub name: String,
+    /// Value of the header.
+    pub value: String,
+}
+
+/// The access log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogConfig {
+    /// The file, appended to and created when missing.
+    pub path: PathBuf,
+    /// The format of its lines.
+    pub format: LogFormat,
+}
+
+/// The format of an access log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// The NCSA common log format.
+    Common,
+    /// The common format with referer and user agent.
+    #[default]
+    Combined,
+    /// One JSON object per line.
+    Json,
+}

@@ -1,0 +1,317 @@
+//! The effective settings as TOML, which `--config` reads back to the same configuration, and as
+//! JSON.
+
+use std::fmt::{self, Display, Write};
+use std::str::FromStr;
+
+use super::units::{AcceptBatch, Bytes, Millis};
+use super::{
+    Cgi, Config, Handler, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol,
+    ResearchConfig, Upstreams,
+};
+
+impl Config {
+    /// All effective settings as a configuration file.
+    ///
+    /// ```
+    /// use headway_config::{Config, Environment, Settings};
+    /// let environment = Environment { cpus: 2, nofile: 20_000, ..Environment::detect() };
+    /// let good = Config::check(&Settings::default(), None, &environment).unwrap();
+    /// assert!(good.config.to_toml().contains("idle-timeout = \"60s\"\n"));
+    /// ```
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_top(&mut out);
+        let _ = self.write_tables(&mut out);
+        out
+    }
+
+    /// All effective settings as a JSON object with the keys of the configuration file.
+    pub fn to_json(&self) -> String {
+        let written: toml::Table = toml::from_str(&self.to_toml()).unwrap_or_default();
+        let mut text = serde_json::to_string_pretty(&written).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    fn write_top(&self, out: &mut String) -> fmt::Result {
+        self.write_accepting(out)?;
+        self.write_request_limits(out)?;
+        self.write_file_settings(out)?;
+        self.write_headers_and_log(out)
+    }
+
+    /// The listeners, the event mechanism, and how connections are accepted and read.
+    fn write_accepting(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "listen = {}", list(self.listen.iter()))?;
+        writeln!(out, "workers = {}", self.workers)?;
+        writeln!(out, "events = {}", quoted(&self.events))?;
+        match self.accept_batch {
+            AcceptBatch::Auto => writeln!(out, "accept-batch = \"auto\"")?,
+            AcceptBatch::Most(count) => writeln!(out, "accept-batch = {count}")?,
+        }
+        writeln!(out, "early-reject = \"{}\"", self.early_reject)?;
+        writeln!(out, "listeners = \"{}\"", self.listeners)?;
+        writeln!(out, "backlog = {}", self.backlog)
+    }
+
+    /// The limits on connections and requests.
+    fn write_request_limits(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "max-connections = {}", self.max_connections)?;
+        let per_address = self.max_connections_per_address;
+        writeln!(out, "max-connections-per-address = {per_address}")?;
+        writeln!(out, "defer-accept = {}", self.defer_accept)?;
+        writeln!(
+            out,
+            "max-requests-per-connection = {}",
+            self.max_requests_per_connection
+        )?;
+        writeln!(
+            out,
+            "header-timeout = \"{}\"",
+            Millis(self.header_timeout_ms)
+        )?;
+        writeln!(out, "body-timeout = \"{}\"", Millis(self.body_timeout_ms))?;
+        writeln!(out, "send-timeout = \"{}\"", Millis(self.send_timeout_ms))?;
+        writeln!(out, "idle-timeout = \"{}\"", Millis(self.idle_timeout_ms))?;
+        writeln!(out, "drain-timeout = \"{}\"", Millis(self.drain_timeout_ms))?;
+        writeln!(
+            out,
+            "max-header-size = \"{}\"",
+            Bytes(self.max_header_bytes as u64)
+        )?;
+        writeln!(
+            out,
+            "max-target-size = \"{}\"",
+            Bytes(self.max_target_bytes as u64)
+        )?;
+        writeln!(out, "max-body-size = \"{}\"", Bytes(self.max_body_bytes))
+    }
+
+    /// The helpers, the caches, and how files are opened and sent.
+    fn write_file_settings(&self, out: &mut String) -> fmt::Result {
+        if self.helper_backend == HelperBackend::IoUring {
+            writeln!(out, "helpers = \"{}\"", self.helper_backend)?;
+        }
+        writeln!(out, "helpers-min = {}", self.helpers_min)?;
+        writeln!(out, "helpers-max = {}", self.helpers_max)?;
+        writeln!(out, "helper-queue-max = {}", self.helper_queue_max)?;
+        writeln!(out, "file-cache-entries = {}", self.file_cache_entries)?;
+        writeln!(
+            out,
+            "file-cache-descriptors = {}",
+            self.file_cache_descriptors
+        )?;
+        writeln!(
+            out,
+            "response-cache-max = \"{}\"",
+            Bytes(self.response_cache_max_bytes)
+        )?;
+        writeln!(out, "pin-max = \"{}\"", Bytes(self.pin_max_bytes))?;
+        writeln!(
+            out,
+            "small-file-max = \"{}\"",
+            Bytes(self.small_file_max_bytes)
+        )?;
+        writeln!(out, "send = \"{}\"", self.send)?;
+        writeln!(
+            out,
+            "chunk-cache-max = \"{}\"",
+            Bytes(self.chunk_cache_max_bytes)
+        )?;
+        writeln!(
+            out,
+            "write-quantum = \"{}\"",
+            Bytes(self.write_quantum_bytes)
+        )?;
+        writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))
+    }
+
+    /// The response headers, the log, the status page and the tracer.
+    fn write_headers_and_log(&self, out: &mut String) -> fmt::Result {
+        let directory = quoted(self.temp_directory.display());
+        writeln!(out, "temp-directory = {directory}")?;
+        if let Some(account) = &self.program_user {
+            writeln!(out, "program-user = {}", quoted(account))?;
+        }
+        match &self.server_header {
+            Some(server) => writeln!(out, "server-header = {}", quoted(server))?,
+            None => writeln!(out, "hide-server-header = true")?,
+        }
+        if let Some(log) = &self.log {
+            writeln!(out, "log = {}", quoted(log.path.display()))?;
+            writeln!(out, "log-format = \"{}\"", log.format)?;
+        }
+        if let Some(status) = self.status {
+            writeln!(out, "status = \"{status}\"")?;
+        }
+        writeln!(out, "trace = {}", self.trace)
+    }
+
+    fn write_tables(&self, out: &mut String) -> fmt::Result {
+        if self.research != ResearchConfig::default() {
+            let mut table = toml::Table::try_from(&self.research).unwrap_or_default();
+            let mapped = Bytes(self.research.mapped_max_bytes).to_string();
+            table.insert("mapped-max".into(), mapped.into());
+            write!(out, "\n[research]\n{table}")?;
+        }
+        if !self.mime_types.is_empty() {
+            writeln!(out, "\n[mime-types]")?;
+            for (extension, kind) in &self.mime_types {
+                writeln!(out, "{} = {}", quoted(extension), quoted(kind))?;
+            }
+        }
+        for field in &self.headers {
+            let (prefix, name) = (quoted(&field.prefix), quoted(&field.name));
+            let value = quoted(&field.value);
+            writeln!(
+                out,
+                "\n[[header]]\nprefix = {prefix}\nname = {name}\nvalue = {value}"
+            )?;
+        }
+        self.hosts.iter().try_for_each(|host| write_host(out, host))
+    }
+}
+
+fn write_host(out: &mut String, host: &Host) -> fmt::Result {
+    writeln!(out, "\n[[host]]")?;
+    if !host.names.is_empty() {
+        writeln!(out, "names = {}", list(host.names.iter()))?;
+    }
+    writeln!(out, "root = {}", quoted(host.root.display()))?;
+    writeln!(out, "index = {}", list(host.index.iter()))?;
+    writeln!(out, "listing = {}", host.listing)?;
+    writeln!(out, "dotfiles = {}", host.dotfiles)?;
+    writeln!(out, "precompressed = {}", host.precompressed)?;
+    let page = |(status, path): (&u16, &std::path::PathBuf)| {
+        format!("{status} = {}", quoted(path.display()))
+    };
+    let pages: Vec<String> = host.error_pages.iter().map(page).collect();
+    writeln!(out, "error-pages = {{ {} }}", pages.join(", "))?;
+    let mut locations = host.locations.iter();
+    locations.try_for_each(|location| write_location(out, location))
+}
+
+fn write_location(out: &mut String, location: &Location) -> fmt::Result {
+    writeln!(out, "\n[[host.location]]")?;
+    match &location.path {
+        PathMatch::Prefix(prefix) => writeln!(out, "prefix = {}", quoted(prefix))?,
+        PathMatch::Suffix(suffix) => writeln!(out, "suffix = {}", quoted(suffix))?,
+    }
+    match &location.handler {
+        Handler::Files => writeln!(out, "files = true")?,
+        Handler::Cgi(cgi) => write_cgi(out, cgi)?,
+        Handler::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
+        Handler::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
+        Handler::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
+        Handler::Application(application) => {
+            writeln!(out, "application = {}", quoted(&application.name))?;
+            if application.directory.is_absolute() {
+                writeln!(out, "root = {}", quoted(application.directory.display()))?;
+            }
+        }
+    }
+    writeln!(out, "internal = {}", location.internal)?;
+    writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
+    writeln!(
+        out,
+        "request-timeout = \"{}\"",
+        Millis(location.request_timeout_ms)
+    )?;
+    let memory = Bytes(location.memory_max_bytes);
+    writeln!(out, "memory-max = \"{memory}\"")?;
+    if let Some(processes) = location.processes_max {
+        writeln!(out, "processes-max = {processes}")?;
+    }
+    let output = Bytes(location.output_max_bytes);
+    writeln!(out, "output-max = \"{output}\"")?;
+    writeln!(
+        out,
+        "temp-file-max = \"{}\"",
+        Bytes(location.temp_file_max_bytes)
+    )?;
+    writeln!(
+        out,
+        "max-body-size = \"{}\"",
+        Bytes(location.max_body_bytes)
+    )?;
+    writeln!(out, "concurrency = {}", location.concurrency)?;
+    writeln!(out, "queue = {}", location.queue)?;
+    writeln!(out, "half-close = {}", location.half_close)?;
+    if location.reads_responses() {
+        writeln!(out, "accel-redirect = {}", location.accel_redirect)?;
+    }
+    let variable =
+        |(name, value): (&String, &String)| format!("{} = {}", quoted(name), quoted(value));
+    let variables: Vec<String> = location.variables.iter().map(variable).collect();
+    writeln!(out, "variables = {{ {} }}", variables.join(", "))
+}
+
+fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
+    writeln!(out, "cgi = true")?;
+    if let Some(root) = &cgi.root {
+        writeln!(out, "root = {}", quoted(root.display()))?;
+    }
+    writeln!(out, "streams = \"{}\"", cgi.streams)?;
+    if cgi.fork_in_server {
+        writeln!(out, "fork-in-server = true")?;
+    }
+    writeln!(out, "authorization = {}", cgi.authorization)
+}
+
+fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
+    writeln!(
+        out,
+        "{} = {}",
+        upstreams.protocol,
+        list(upstreams.addresses.iter())
+    )?;
+    writeln!(out, "keepalive = {}", upstreams.keepalive)?;
+    writeln!(
+        out,
+        "keepalive-unsafe-methods = {}",
+        upstreams.keepalive_unsafe_methods
+    )?;
+    writeln!(out, "attempts = {}", upstreams.attempts)?;
+    let connect = Millis(upstreams.connect_timeout_ms);
+    writeln!(out, "connect-timeout = \"{connect}\"")?;
+    if upstreams.protocol != Protocol::Proxy {
+        return writeln!(out, "authorization = {}", upstreams.authorization);
+    }
+    writeln!(out, "max-upgrades = {}", upstreams.max_upgrades)?;
+    let idle = Millis(upstreams.upgrade_timeout_ms);
+    writeln!(out, "upgrade-timeout = \"{idle}\"")?;
+    writeln!(out, "trust-forwarded = {}", upstreams.trust_forwarded)?;
+    writeln!(out, "preserve-host = {}", upstreams.preserve_host)
+}
+
+impl Display for LogFormat {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            LogFormat::Common => "common",
+            LogFormat::Combined => "combined",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<LogFormat, String> {
+        let known = [LogFormat::Common, LogFormat::Combined, LogFormat::Json];
+        let found = known.into_iter().find(|format| format.to_string() == name);
+        found.ok_or_else(|| {
+            format!("`{name}` is not a log format; write one of common, combined, json")
+        })
+    }
+}
+
+fn list(items: impl Iterator<Item = impl Display>) -> String {
+    format!("[{}]", items.map(quoted).collect::<Vec<_>>().join(", "))
+}
+
+fn quoted(text: impl Display) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}

@@ -1,0 +1,123 @@
+//! What a research server may change: the effective values, with those of Headway as their default,
+//! and the defaults of other keys that depend on them.
+//!
+//! - `settings`: the keys of the table `[research]`;
+//! - `presets`: the named servers, each a set of values;
+//! - `check`: the effective values, and contradictions.
+//!
+//! A program has the table if it names [`RESEARCH_TABLE`], as `headway-lab` does and `headway` does
+//! not.
+
+use headway_event::Mechanism;
+use serde::{Deserialize, Serialize};
+
+use crate::extensions::ResearchTable;
+use crate::keys::Table;
+use crate::strategy::{Opening, words};
+use crate::units::AcceptBatch;
+
+mod check;
+mod presets;
+mod settings;
+
+pub use presets::Preset;
+pub use settings::ResearchSettings;
+
+/// The table `[research]`.
+pub static RESEARCH_TABLE: ResearchTable = ResearchTable {
+    keys: ResearchSettings::keys,
+    read: ResearchSettings::read_table,
+    set_option: ResearchSettings::set_option,
+    overlay: settings::overlay,
+    check: check::check,
+};
+
+words! {
+    /// How the servers of the papers find bytes resident and send them, in place of `send`.
+    SendVariant, "method of sending" {
+        /// All files by `sendfile`, each chunk after a residency check.
+        #[default]
+        SendfileResident = "sendfile-resident",
+        /// All files by `sendfile`, each chunk if it was used lately. The guess may be wrong, and
+        /// then the event loop blocks.
+        SendfileRecent = "sendfile-recent",
+        /// All files from mappings, each chunk when `mincore` reports it resident, with the header
+        /// in one `writev`.
+        Mmap = "mmap",
+    }
+}
+
+/// The effective values of `[research]`. The default is Headway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ResearchConfig {
+    /// How a file that is not cached is opened.
+    pub opening: Opening,
+    /// How files are sent; `None` leaves it to `send`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_method: Option<SendVariant>,
+    /// Bytes of files mapped, or assumed resident because they were used lately, per worker. Only
+    /// some send methods use it.
+    #[serde(rename = "mapped-max")]
+    pub mapped_max_bytes: u64,
+    /// Whether to read from a new connection at once.
+    pub eager_read: bool,
+    /// Whether to write a response at once, without asking whether the socket is writable.
+    pub eager_write: bool,
+    /// Whether to accept connections also whenever one has closed.
+    pub accept_on_close: bool,
+    /// Whether to read from a connection until no data is left.
+    pub full_read: bool,
+    /// Whether paths, open files and small responses are cached between requests.
+    pub caching: bool,
+    /// Whether every worker wakes for a connection to a shared socket.
+    pub thundering_herd: bool,
+}
+
+impl Default for ResearchConfig {
+    fn default() -> ResearchConfig {
+        ResearchConfig {
+            opening: Opening::Probe,
+            send_method: None,
+            mapped_max_bytes: 0,
+            eager_read: true,
+            eager_write: true,
+            accept_on_close: false,
+            full_read: false,
+            caching: true,
+            thundering_herd: false,
+        }
+    }
+}
+
+/// Defaults of other keys. Those of Headway hold unless `[research]` changes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    pub accept_batch: AcceptBatch,
+    pub backlog: u32,
+    pub defer_accept: bool,
+    pub events: Mechanism,
+    /// The eighths of the usable descriptors that connections get; cached files get the others.
+    pub connection_eighths: u64,
+    pub revalidate_ms: u64,
+    /// Whether small files are cached.
+    pub caches_small_files: bool,
+    /// What to remove to have `accept-batch = "auto"`, where the default is a fixed batch.
+    pub fixed_batch: Option<&'static str>,
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            accept_batch: AcceptBatch::Auto,
+            backlog: 1024,
+            defer_accept: true,
+            events: Mechanism::Epoll,
+            connection_eighths: 6,
+            // Another check costs a probe one system call.
+            revalidate_ms: 1000,
+            caches_small_files: true,
+            fixed_batch: None,
+        }
+    }
+}

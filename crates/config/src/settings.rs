@@ -1,0 +1,455 @@
+//! The settings as they were written in a TOML file or on the command line, not yet checked.
+//!
+//! Every value remembers where it was written, so that a message can name the line or the option.
+//! A setting that was not written is `None`. The defaults that are named here are those of
+//! [`check`](super::check), and a test compares them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::error::{ConfigError, ConfigFile, Findings};
+use super::keys::{Key, Setting, Table, Tables, Topic, table};
+use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
+use super::value::{Value, Written};
+use super::{EarlyReject, ListenerMode, LogFormat, SendMethod, Streams};
+use crate::extensions::KnownExtensions;
+use crate::research::ResearchSettings;
+
+/// The place of values from the command line, which has no bytes of a file.
+pub(super) const COMMAND_LINE: Range<usize> = usize::MAX..usize::MAX;
+
+/// A value from the command line.
+pub fn from_command_line<T>(value: T) -> Spanned<T> {
+    Spanned::new(COMMAND_LINE, value)
+}
+
+table! {
+    /// All settings of `headway serve`. A field is named after its key.
+    Settings, "" {
+        /// Document root of the default host: a directory.
+        ///
+        /// On the command line it is the argument DIR.
+        root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
+        /// Address to listen on.
+        ///
+        /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine
+        /// only).
+        listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::1]:80\"]";
+        /// Worker processes.
+        ///
+        /// Each has its own event loop and caches.
+        workers: usize, Serving, "one per CPU", "4";
+        /// Event mechanism: select, poll, epoll, epoll-edge or io_uring.
+        events: String, Serving, "epoll", "\"epoll\"";
+        /// Directory of temporary files: long request bodies and buffered responses.
+        ///
+        /// The server creates the files without names, so a crash leaves none behind.
+        temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
+        /// User of the programs that the server starts (CGI, direct): NAME or NAME:GROUP.
+        ///
+        /// The server has to be started as root. Programs cannot then reach the memory, the
+        /// descriptors or the log of a worker. They have no capabilities in any case.
+        program_user: String, Serving, "that of the server", "\"www-cgi\"";
+
+        /// File to serve for a directory.
+        ///
+        /// Several names are tried in order.
+        index: OneOrMany<String>, Files, "index.html", "[\"index.html\", \"index.htm\"]";
+        /// List directories without an index file.
+        listing: bool, Files, "false", "true";
+        /// Serve and list names that begin with a dot; otherwise they get 404.
+        dotfiles: bool, Files, "false", "true";
+        /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
+        precompressed: bool, Files, "true", "false";
+        /// Age after which a cached file is checked for changes before it is used.
+        revalidate: Millis, Files, "1s", "\"5s\"";
+        /// How larger files are sent: copy or sendfile.
+        ///
+        /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
+        /// CPU time, but a file that is rewritten in place changes in responses under way.
+        send: SendMethod, Files, "copy", "\"sendfile\"";
+        /// Value of the Server response header.
+        server_header: String, Files, "Headway", "\"example\"";
+        /// Omit the Server response header.
+        hide_server_header: bool, Files, "false", "true";
+        /// Files to send as the body of error responses, by status.
+        error_pages: BTreeMap<String, PathBuf>, Files, "none", "{ 404 = \"errors/404.html\" }";
+        /// Media types by file name extension, in addition to the built-in table.
+        mime_types: BTreeMap<String, String>, Files, "none", "{ md = \"text/markdown\" }";
+
+        /// Open connections per worker.
+        ///
+        /// The default is lower where the limit on open files (RLIMIT_NOFILE) demands it.
+        max_connections: u32, Connections, "15000", "20000";
+        /// Open connections from one address (IPv6: from one /64 network) per worker.
+        ///
+        /// Further connections get 503. 0 means no limit.
+        max_connections_per_address: u32, Connections, "0", "100";
+        /// Requests on one connection before it is closed; 0 means no limit.
+        max_requests_per_connection: u32, Connections, "0", "1000";
+        /// Length of the kernel's accept queue (listen backlog).
+        ///
+        /// With accept-batch = auto it is the upper limit.
+        backlog: i64, Connections, "1024", "4096";
+        /// Connections to accept per wakeup: a number, 0 for all that wait, or auto.
+        ///
+        /// auto accepts as many as existing connections can afford. Under overload it keeps the
+        /// queue at what can be served in 250 ms, plus headroom for bursts, and drops part of the
+        /// new connections (SYN filter).
+        accept_batch: AcceptBatch, Connections, "auto", "25";
+        /// What to do with connections that cannot be served under lasting overload.
+        ///
+        /// off leaves them in the queue, 503 answers them, reset resets them. Needs accept-batch =
+        /// auto.
+        early_reject: EarlyReject, Connections, "off", "\"503\"";
+        /// How workers share the listening sockets: reuseport or shared.
+        ///
+        /// reuseport: one socket per worker; the kernel distributes connections by a hash. shared:
+        /// one socket; the next idle worker accepts. With a shared socket accept-batch = auto cannot
+        /// drop connections.
+        listeners: ListenerMode, Connections, "reuseport", "\"shared\"";
+        /// Keep a connection in the kernel until its first bytes arrive (TCP_DEFER_ACCEPT).
+        defer_accept: bool, Connections, "true", "false";
+
+        /// Time for the client to send the whole request header.
+        header_timeout: Millis, Timeouts, "10s", "\"5s\"";
+        /// Time for the client to send the whole request body.
+        body_timeout: Millis, Timeouts, "10s", "\"60s\"";
+        /// Time without progress while sending a response.
+        send_timeout: Millis, Timeouts, "30s", "\"60s\"";
+        /// Time a keep-alive connection may be idle.
+        idle_timeout: Millis, Timeouts, "60s", "\"75s\"";
+        /// Time for requests in flight to finish after a stop signal.
+        drain_timeout: Millis, Timeouts, "10s", "\"30s\"";
+
+        /// Longest request header; a longer one gets 431.
+        max_header_size: Bytes, Limits, "16KiB", "\"32KiB\"";
+        /// Longest request target (path and query); a longer one gets 414.
+        max_target_size: Bytes, Limits, "8KiB", "\"4KiB\"";
+        /// Longest request body.
+        ///
+        /// A longer one gets 413.
+        max_body_size: Bytes, Limits, "1MiB", "\"64MiB\"";
+
+        /// Memory per worker for whole responses of small files.
+        ///
+        /// Each worker reserves it at start. The default is lower where memory is short, two fifths
+        /// of a control group's limit where there is one.
+        response_cache_max: Bytes, Caches, "64MiB", "\"256MiB\"";
+        /// Files up to this size go through the response cache.
+        small_file_max: Bytes, Caches, "128KiB", "\"64KiB\"";
+        /// Memory for small files pinned in the page cache, for all workers together.
+        ///
+        /// The default is two fifths of a control group's limit where there is one and several
+        /// workers run; otherwise 0.
+        pin_max: Bytes, Caches, "0, or two fifths of a memory limit", "\"160MiB\"";
+        /// Memory per worker for chunks of larger files that are being sent.
+        ///
+        /// The default is lower where memory is short.
+        chunk_cache_max: Bytes, Caches, "16MiB", "\"64MiB\"";
+        /// Bytes one connection may send before other connections get a turn.
+        write_quantum: Bytes, Caches, "1MiB", "\"256KiB\"";
+        /// Entries in the file cache (paths and open files) per worker.
+        file_cache_entries: usize, Caches, "50000", "200000";
+        /// Open files in the file cache per worker.
+        file_cache_descriptors: usize, Caches, "what RLIMIT_NOFILE leaves", "4096";
+
+        /// Helper processes per worker: a number, a range, or io_uring.
+        ///
+        /// A range such as 1-16 scales with demand. io_uring lets the kernel's own threads open and
+        /// read files; one process remains for listings and copies.
+        helpers: Helpers, Helpers, "1 to 16, fewer where memory is short", "\"2-8\"";
+        /// Lowest number of helper processes per worker.
+        helpers_min: usize, Helpers, "1", "2";
+        /// Highest number of helper processes per worker.
+        ///
+        /// The default is lower where memory is short.
+        helpers_max: usize, Helpers, "16", "8";
+        /// Jobs that may wait for a helper per worker; beyond this, new requests get 503.
+        helper_queue_max: usize, Helpers, "4096", "1024";
+
+        /// Write an access log to this file.
+        ///
+        /// SIGHUP reopens it.
+        log: PathBuf, Logs, "no log", "\"/var/log/headway/access.log\"";
+        /// Log format: common, combined or json.
+        log_format: LogFormat, Logs, "combined", "\"json\"";
+        /// Address of the status page and metrics.
+        ///
+        /// 9090 means http://127.0.0.1:9090/status and /metrics.
+        status: ListenAddress, Logs, "no status page", "9090";
+        /// Let workers record their own system calls for the status page.
+        trace: bool, Logs, "true", "false";
+
+        /// Servers of the papers, for comparisons.
+        research: ResearchSettings, Research, "Headway", "[research]";
+
+        /// Virtual hosts.
+        host: Tables<HostSettings>, Host, "none", "[[host]]";
+        /// Response headers to add, by path.
+        header: Tables<HeaderSettings>, Header, "none", "[[header]]";
+        /// Paths that a handler answers, on every host.
+        location: Tables<LocationSettings>, Location, "none", "[[location]]";
+    }
+}
+
+table! {
+    /// One `[[host]]`. What it leaves out is taken from the top level.
+    HostSettings, "host" {
+        /// Host names, such as a.example or *.example.
+        ///
+        /// The first host may leave them out: it is the default host.
+        names: OneOrMany<String>, Host, "the default host", "[\"example.com\", \"*.example.com\"]";
+        /// Document root: a directory.
+        root: PathBuf, Host, "it is required", "\"/srv/example\"";
+        /// File to serve for a directory, or a list of names to try in order.
+        index: OneOrMany<String>, Host, "that of the top level", "\"index.html\"";
+        /// List directories that have no index file.
+        listing: bool, Host, "that of the top level", "true";
+        /// Serve and list names that begin with a dot.
+        dotfiles: bool, Host, "that of the top level", "true";
+        /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
+        precompressed: bool, Host, "that of the top level", "false";
+        /// Files to send as the body of error responses, by status.
+        error_pages: BTreeMap<String, PathBuf>, Host, "that of the top level", "{ 404 = \"errors/404.html\" }";
+        /// Paths that a handler answers, on this host.
+        location: Tables<LocationSettings>, Host, "those of the top level", "[[host.location]]";
+    }
+}
+
+table! {
+    /// One `[[location]]`.
+    LocationSettings, "location" {
+        /// Requests whose path is below this one; the longest prefix wins.
+        prefix: String, Location, "this or suffix is required", "\"/app/\"";
+        /// Requests whose path has a component that ends so.
+        suffix: String, Location, "this or prefix is required", "\".php\"";
+        /// Serve files, as an exception from another location.
+        files: bool, Location, "false", "true";
+        /// Answer only internal redirects (accel-redirect); clients get 404.
+        internal: bool, Location, "false", "true";
+        /// Run a CGI program for each request.
+        cgi: bool, Location, "false", "true";
+        /// Program with its arguments that stays and is passed client sockets (direct CGI).
+        direct: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\", \"--fast\"]";
+        /// Program with its arguments that stays and returns responses over a pipe.
+        pipe: OneOrMany<String>, Research, "no program", "[\"/usr/lib/app\"]";
+        /// FastCGI upstreams.
+        fastcgi: OneOrMany<String>, Location, "no upstream", "\"unix:/run/php/php-fpm.sock\"";
+        /// SCGI upstreams.
+        scgi: OneOrMany<String>, Location, "no upstream", "\"127.0.0.1:4000\"";
+        /// HTTP upstreams (reverse proxy).
+        proxy: OneOrMany<String>, Location, "no upstream", "[\"127.0.0.1:3000\", \"127.0.0.1:3001\"]";
+        /// Application inside the server, by name.
+        ///
+        /// `headway` contains none. `headway-lab serve` has those of experiments.
+        application: String, Location, "no application", "\"specweb99\"";
+        /// Directory of the CGI programs, in place of the prefix below the document root; or of an
+        /// application's own files.
+        root: PathBuf, Location, "the document root", "\"/usr/lib/cgi-bin\"";
+        /// Whether X-Accel-Redirect and X-Sendfile in a response make the server send a file.
+        accel_redirect: bool, Location, "false", "true";
+        /// Answer clients that have closed their sending side.
+        half_close: bool, Location, "false", "true";
+        /// Pass the Authorization header on; proxy always does.
+        authorization: bool, Location, "false", "true";
+        /// Variables for the program in addition to those of the request.
+        variables: BTreeMap<String, String>, Location, "none", "{ APP_ENV = \"production\" }";
+
+        /// Time without progress from the handler.
+        timeout: Millis, LocationLimits, "60s", "\"5m\"";
+        /// Time for the whole request; 0 means no limit.
+        request_timeout: Millis, LocationLimits, "600s", "\"1h\"";
+        /// Longest request body; a longer one gets 413.
+        max_body_size: Bytes, LocationLimits, "that of the top level", "\"64MiB\"";
+        /// Longest response body, which is cut off there; 0 means no limit.
+        output_max: Bytes, LocationLimits, "1GiB", "\"10GiB\"";
+        /// Bytes of one response buffered on disk for a slow client; 0 buffers none.
+        temp_file_max: Bytes, LocationLimits, "64MiB", "\"1GiB\"";
+        /// Requests the handler answers at the same time, per worker.
+        concurrency: u32, LocationLimits, "16", "64";
+        /// Requests that wait for the handler per worker; beyond this they get 503.
+        queue: u32, LocationLimits, "128", "1000";
+
+        /// Address space of each process; 0 means no limit.
+        memory_max: Bytes, Programs, "0", "\"512MiB\"";
+        /// Processes of the server's user (RLIMIT_NPROC); 0 means no limit.
+        processes_max: u64, Programs, "some more than run already", "1000";
+        /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
+        streams: Streams, Programs, "socket", "\"pipe\"";
+        /// Start CGI programs from the worker itself instead of the spawner.
+        fork_in_server: bool, Research, "false", "true";
+
+        /// Idle keep-alive connections to each upstream, per worker.
+        ///
+        /// The default is 16 for proxy and 0 for fastcgi; scgi has none.
+        keepalive: u32, Upstreams, "16 (proxy) or 0", "32";
+        /// Use keep-alive connections also for requests that must not be sent twice, such as POST.
+        keepalive_unsafe_methods: bool, Upstreams, "false", "true";
+        /// Upstreams to try for one request.
+        attempts: u32, Upstreams, "2", "3";
+        /// Time for an upstream to accept a connection.
+        connect_timeout: Millis, Upstreams, "5s", "\"1s\"";
+        /// Upgraded connections (WebSocket) per worker; 0 allows none. Only proxy.
+        max_upgrades: u32, Upstreams, "256", "1000";
+        /// Time without data on an upgraded connection. Only proxy.
+        upgrade_timeout: Millis, Upstreams, "300s", "\"1h\"";
+        /// Trust the X-Forwarded and Forwarded headers of the request. Only proxy.
+        trust_forwarded: bool, Upstreams, "false", "true";
+        /// Pass the client's Host header to the upstream. Only proxy.
+        preserve_host: bool, Upstreams, "true", "false";
+    }
+}
+
+table! {
+    /// One `[[header]]`.
+    HeaderSettings, "header" {
+        /// Responses whose path begins so.
+        prefix: String, Header, "/", "\"/assets/\"";
+        /// Name of the header.
+        name: String, Header, "it is required", "\"Cache-Control\"";
+        /// Value of the header.
+        value: String, Header, "it is required", "\"max-age=3600\"";
+    }
+}
+
+/// All keys of a configuration file, in the order of the reference.
+pub fn reference(extensions: KnownExtensions) -> Vec<Key> {
+    let mut all = Settings::keys();
+    // Its keys follow.
+    all.retain(|key| key.topic != Topic::Research);
+    all.extend(extensions.research.iter().flat_map(|own| (own.keys)()));
+    all.extend(HostSettings::keys());
+    all.extend(HeaderSettings::keys());
+    all.extend(LocationSettings::keys());
+    if extensions.research.is_none() {
+        all.retain(|key| key.topic != Topic::Research);
+    }
+    all
+}
+
+impl Settings {
+    /// Reads settings of a program without extensions from TOML. Relative paths are relative to the
+    /// directory of `path`.
+    ///
+    /// Unknown keys and values of a wrong type are errors that name their line.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Settings, Vec<ConfigError>> {
+        Settings::from_toml_with(text, path, KnownExtensions::NONE)
+    }
+
+    /// The same for a program with these extensions.
+    pub fn from_toml_with(
+        text: &str,
+        path: &Path,
+        extensions: KnownExtensions,
+    ) -> Result<Settings, Vec<ConfigError>> {
+        match Settings::read_toml(ConfigFile { path, text }, extensions) {
+            (settings, faults) if faults.is_empty() => Ok(settings),
+            (_, faults) => Err(faults),
+        }
+    }
+
+    /// Reads what can be read, and lists everything that is wrong with the text.
+    pub(super) fn read_toml(
+        source: ConfigFile<'_>,
+        extensions: KnownExtensions,
+    ) -> (Settings, Vec<ConfigError>) {
+        let mut to = Findings::new(Some(source), extensions.research);
+        let (document, errors) = DeTable::parse_recoverable(source.text);
+        let is_broken = !errors.is_empty();
+        for error in errors {
+            to.syntax(error.span(), error.message());
+        }
+        let syntax_errors = to.errors.len();
+        let mut settings = Settings::read_table(document.get_ref(), "", &mut to);
+        if is_broken {
+            // A value on a broken line is only what the parser made of it.
+            to.drop_later_on_same_line(syntax_errors);
+        }
+        if let Some(directory) = source.path.parent() {
+            settings.anchor(directory);
+        }
+        (settings, to.errors)
+    }
+
+    /// Sets a key from the texts of its option.
+    pub fn set_from_option(
+        &mut self,
+        key: &str,
+        texts: &[String],
+        extensions: KnownExtensions,
+    ) -> Result<(), ConfigError> {
+        let done = self
+            .set_option(key, texts)
+            .or_else(|| self.set_research_option(key, texts, extensions));
+        let unknown = || Err(format!("there is no option --{key}"));
+        done.unwrap_or_else(unknown)
+            .map_err(|problem| ConfigError::option(key, problem))
+    }
+
+    fn set_research_option(
+        &mut self,
+        key: &str,
+        texts: &[String],
+        extensions: KnownExtensions,
+    ) -> Option<Result<(), String>> {
+        let own = self
+            .research
+            .get_or_insert_with(|| from_command_line(ResearchSettings::default()));
+        (extensions.research?.set_option)(own.get_mut(), key, texts)
+    }
+
+    /// Takes every setting that `over` has, and keeps the others.
+    ///
+    /// `helpers` replaces `helpers-min` and `helpers-max`; a preset for research replaces the
+    /// settings it stands for.
+    pub fn overlay(&mut self, mut over: Settings, extensions: KnownExtensions) {
+        if let (Some(research), Some(own)) = (extensions.research, over.research.take()) {
+            (research.overlay)(self, own.into_inner());
+        }
+        if over.helpers.is_some() {
+            (self.helpers_min, self.helpers_max) = (None, None);
+        }
+        self.replace(over);
+    }
+
+    fn anchor(&mut self, directory: &Path) {
+        let own = [&mut self.root, &mut self.temp_directory, &mut self.log];
+        own.into_iter().for_each(|path| join(path, directory));
+        join_pages(&mut self.error_pages, directory);
+        join_programs(&mut self.location, directory);
+        for host in self.host.iter_mut().flat_map(|host| host.get_mut()) {
+            let host = host.get_mut();
+            join(&mut host.root, directory);
+            join_pages(&mut host.error_pages, directory);
+            join_programs(&mut host.location, directory);
+        }
+    }
+}
+
+fn join(path: &mut Setting<PathBuf>, directory: &Path) {
+    if let Some(path) = path {
+        *path.get_mut() = directory.join(path.get_ref());
+    }
+}
+
+fn join_pages(pages: &mut Setting<BTreeMap<String, PathBuf>>, directory: &Path) {
+    let pages = pages
+        .iter_mut()
+        .flat_map(|pages| pages.get_mut().values_mut());
+    pages.for_each(|page| *page = directory.join(&*page));
+}
+
+fn join_programs(locations: &mut Setting<Tables<LocationSettings>>, directory: &Path) {
+    for location in locations.iter_mut().flat_map(|list| list.get_mut()) {
+        let own = location.get_mut();
+        join(&mut own.root, directory);
+        let commands = own.direct.iter_mut().chain(&mut own.pipe);
+        for program in commands.filter_map(|command| command.get_mut().0.first_mut()) {
+            *program = directory.join(&*program).to_string_lossy().into_owned();
+        }
+    }
+}

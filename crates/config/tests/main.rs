@@ -1,0 +1,4 @@
+//! All suites of this crate.
+
+mod accept_settings;
+mod config;

@@ -1,0 +1,255 @@
+//! One client connection: its socket, unconsumed input and pending output. The worker
+//! moves it from phase to phase; nothing is decided here.
+//!
+//! An idle connection owns no buffer: requests are received into the worker's scratch buffer, and
+//! only input that cannot be processed at once is copied here. This keeps 10,000 idle keep-alive
+//! connections cheap.
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
+
+mod application_request;
+mod body;
+mod exchange;
+mod table;
+
+use std::cell::OnceCell;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use headway_event::{Interest, Token};
+use headway_files::Waiter;
+use headway_request::{Entry, Outgoing, Request};
+
+pub use application_request::{ApplicationRequest, ApplicationStage, PendingResponse};
+pub use body::Body;
+pub use exchange::{
+    Channel, Download, Exchange, Reader, Stage, UpgradedConn, Upload, UpstreamConn, UpstreamRequest,
+};
+pub use table::{CONNECTION, ConnectionTable};
+
+/// What a connection waits for, and with what it continues then. A phase owns the request.
+pub enum Phase {
+    /// The next request header.
+    AwaitHead,
+    /// The rest of a request body that is received before the request is answered.
+    AwaitBody(Box<Request>, Body, BodyUse),
+    /// A helper that looks up a path, and reads the file if it is small.
+    AwaitLookup(Box<Request>, LookupFor),
+    /// A helper that renders the listing of the requested directory.
+    AwaitListing(Box<Request>),
+    /// A helper that reads a small file whose entry has no content (any more).
+    AwaitContent(Box<Request>, Rc<Entry>, LookupFor),
+    /// A helper that runs a job of an embedded application.
+    AwaitJob(Box<Request>, Box<ApplicationRequest>),
+    /// A helper that reads the next chunk of the file being sent.
+    AwaitChunk(Box<Request>),
+    /// Room in the socket's send buffer, or the connection's turn in the run queue.
+    AwaitSend(Box<Request>),
+    /// The connection's turn in the run queue, because many pipelined requests have been answered.
+    AwaitTurn,
+    /// A handler that answers the request; body and response are passed on meanwhile.
+    Exchange(Box<Exchange>),
+    /// The end of the client's stream, so that the last response is not lost to a reset (RFC 9112,
+    /// 9.6).
+    Linger,
+}
+
+/// What a body is received for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyUse {
+    /// The handler of files does not want it.
+    Discard,
+    /// The embedded application at this location reads it.
+    Application(usize),
+}
+
+/// What a file is looked up for.
+pub enum LookupFor {
+    /// The file is the response.
+    File,
+    /// The file may be the program that answers: the part of the path with this number.
+    Program(u16),
+    /// An embedded application needs it.
+    Application(Box<ApplicationRequest>),
+}
+
+impl Phase {
+    /// Whether the connection waits for a helper.
+    pub fn waits_for_a_helper(&self) -> bool {
+        matches!(
+            self,
+            Self::AwaitLookup(..)
+                | Self::AwaitListing(_)
+                | Self::AwaitContent(..)
+                | Self::AwaitJob(..)
+                | Self::AwaitChunk(_)
+        )
+    }
+
+    /// The request in progress.
+    pub fn request(&self) -> Option<&Request> {
+        match self {
+            Self::AwaitHead | Self::AwaitTurn | Self::Linger => None,
+            Self::Exchange(exchange) => Some(&exchange.request),
+            Self::AwaitBody(request, ..)
+            | Self::AwaitLookup(request, _)
+            | Self::AwaitListing(request)
+            | Self::AwaitContent(request, ..)
+            | Self::AwaitJob(request, _)
+            | Self::AwaitChunk(request)
+            | Self::AwaitSend(request) => Some(request),
+        }
+    }
+
+    /// Takes the request out of a phase.
+    pub fn into_request(self) -> Option<Box<Request>> {
+        match self {
+            Self::AwaitHead | Self::AwaitTurn | Self::Linger => None,
+            Self::Exchange(exchange) => Some(exchange.request),
+            Self::AwaitBody(request, ..)
+            | Self::AwaitLookup(request, _)
+            | Self::AwaitListing(request)
+            | Self::AwaitContent(request, ..)
+            | Self::AwaitJob(request, _)
+            | Self::AwaitChunk(request)
+            | Self::AwaitSend(request) => Some(request),
+        }
+    }
+}
+
+/// A handler that another one leaves the request to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delegate {
+    /// The listing of the directory.
+    Listing,
+    /// The redirect of a directory to its path with a final slash.
+    Redirect,
+    /// The embedded application at this location.
+    Application(usize),
+}
+
+/// What happens to a connection after a step of its request.
+pub enum Next {
+    /// The response has been sent; the next request may follow.
+    Finished(Box<Request>),
+    /// The connection waits.
+    Wait(Phase),
+    /// A handler has made a new request of this one, or the router must decide again.
+    Start(Box<Request>),
+    /// Another handler answers: what the path names is not for the one that looked.
+    Delegate(Box<Request>, Delegate),
+    /// The last response has been sent, but the client may still be sending.
+    Linger,
+    /// The connection must close. A response that was begun is logged.
+    Close(Option<Box<Request>>),
+}
+
+/// One client connection.
+pub struct Connection {
+    /// The socket, non-blocking.
+    pub socket: OwnedFd,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The local address, looked up once a handler needs it.
+    pub local: OnceCell<Box<SocketAddr>>,
+    /// Identifies the connection in events and helper answers.
+    pub token: Token,
+    /// The registered event interest; `None` while the socket is not registered.
+    pub interest: Option<Interest>,
+    /// What the connection is waiting for.
+    pub phase: Phase,
+    /// Input that has been received and not consumed.
+    pub rx_buffer: Vec<u8>,
+    /// Whether a part of a header has arrived, so that the header timeout runs.
+    pub header_partial: bool,
+    /// A program has been passed the socket, and may still have it.
+    pub handed_off: bool,
+    /// A request of this connection has gone to a handler.
+    pub program_asked: bool,
+    /// The part of the current response that has not been sent.
+    pub outgoing: Outgoing,
+    /// Whether the connection stays open after the current response.
+    pub keep_alive: bool,
+    /// Whether the connection is in the run queue because its write quantum was used up.
+    pub is_queued: bool,
+    /// How many bytes the socket is likely to accept in one call; 0 if unknown.
+    pub write_size_hint: u32,
+    /// The number of requests answered.
+    pub requests: u32,
+    /// Bytes discarded during the lingering close.
+    pub lingered_bytes: usize,
+}
+
+impl Connection {
+    /// A connection that has just been accepted.
+    pub fn new(socket: OwnedFd, client: SocketAddr, token: Token) -> Self {
+        Self {
+            socket,
+            client,
+            local: OnceCell::new(),
+            token,
+            interest: None,
+            phase: Phase::AwaitHead,
+            rx_buffer: Vec::new(),
+            header_partial: false,
+            handed_off: false,
+            program_asked: false,
+            outgoing: Outgoing::default(),
+            keep_alive: true,
+            is_queued: false,
+            write_size_hint: 0,
+            requests: 0,
+            lingered_bytes: 0,
+        }
+    }
+
+    /// Whether the connection is kept alive and waits for its next request.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::AwaitHead) && !self.header_partial && self.requests > 0
+    }
+
+    /// The connection's slot in the table.
+    pub fn slot(&self) -> usize {
+        self.token.slot() as usize
+    }
+
+    /// Identifies the connection to the helper pool, for a job of this request.
+    pub fn waiter(&self, request: &Request) -> Waiter {
+        Waiter {
+            token: self.token.0,
+            admitted: request.had_helper || self.outgoing.sent_bytes > 0,
+        }
+    }
+
+    /// Takes the phase out for one step.
+    pub fn take_phase(&mut self) -> Phase {
+        std::mem::replace(&mut self.phase, Phase::AwaitHead)
+    }
+
+    /// Takes the exchange out of the phase for one step.
+    pub fn take_exchange(&mut self) -> Option<Box<Exchange>> {
+        match self.take_phase() {
+            Phase::Exchange(exchange) => Some(exchange),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
+    /// Stores unconsumed input; an empty slice frees the buffer.
+    pub fn stash_input(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.rx_buffer = Vec::new();
+        } else {
+            self.rx_buffer.clear();
+            self.rx_buffer.extend_from_slice(bytes);
+        }
+    }
+}

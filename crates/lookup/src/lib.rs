@@ -1,0 +1,266 @@
+//! Finds the file behind a path: the file cache, then a non-blocking probe, then a helper.
+//!
+//! A file cache entry younger than `revalidate_ms` is used as it is; an older one is compared with
+//! the directory by calls that cannot block. A path that is not cached is probed with
+//! `RESOLVE_CACHED`. Only if the kernel would have to wait is a helper asked, so a hit never queues
+//! behind a miss.
+//!
+//! A research server may have no probe: then a helper looks up every path that is not cached or is
+//! due for revalidation. It passes the open file, or touches the path so that the loop can open it
+//! again ([`Lookup::reopen`]). Reopening may block, and exists to show that.
+//!
+//! Without `caching`, also for research, every request looks up its path again in the same way, and the result is
+//! dropped afterwards.
+//!
+//! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
+
+mod virtual_hosts;
+
+use std::rc::Rc;
+
+use headway_files::{
+    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, LoopResolver,
+    Probe, Revalidation, RootId, Roots,
+};
+
+use headway_metrics::calls::{Call, Tracer};
+use headway_request::{CachedResponses, Counters, Entry};
+
+pub use virtual_hosts::VirtualHosts;
+
+/// The maximum age of an entry that should be current, where there is no probe.
+const UNPROBED_AGE_MS: u64 = 1000;
+
+/// Opens on the loop what a helper has touched.
+pub type Reopen = fn(LoopResolver<'_>, RootId, &[u8]) -> Answer;
+
+/// The worker's file cache, and the non-blocking probes behind it.
+pub struct Lookup {
+    roots: Rc<Roots>,
+    names: FileCache<CachedResponses>,
+    deferred_closes: DeferredCloses,
+    /// Set if lookups are made without a probe.
+    unprobed: Option<Reopen>,
+    revalidate_ms: u64,
+    /// If false, nothing is cached and each request makes its own lookup.
+    caching: bool,
+}
+
+/// What a lookup needs of the loop.
+pub struct LookupContext<'a> {
+    /// The time of this iteration.
+    pub now_ms: u64,
+    /// Records the system calls.
+    pub tracer: &'a Tracer,
+    /// Counts hits and misses.
+    pub counters: &'a mut Counters,
+}
+
+impl Lookup {
+    /// An empty cache over `roots`.
+    pub fn new(
+        roots: Rc<Roots>,
+        names: FileCache<CachedResponses>,
+        deferred_closes: DeferredCloses,
+        unprobed: Option<Reopen>,
+        revalidate_ms: u64,
+        caching: bool,
+    ) -> Self {
+        Self {
+            roots,
+            names,
+            deferred_closes,
+            unprobed,
+            revalidate_ms,
+            caching,
+        }
+    }
+
+    /// Looks up `path` without blocking. Returns `None` if a helper must look it up.
+    pub fn find(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
+        self.find_within(self.revalidate_ms, root, path, context)
+    }
+
+    /// As [`Lookup::find`], and always checks with the kernel. Without a probe that would need a
+    /// helper each time, so there an entry may be up to a second old.
+    pub fn find_now(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
+        let age_ms = match self.unprobed {
+            None => 0,
+            Some(_) => self.revalidate_ms.min(UNPROBED_AGE_MS),
+        };
+        self.find_within(age_ms, root, path, context)
+    }
+
+    /// Looks up `path`; accepts an entry that was checked less than `age_ms` ago.
+    fn find_within(
+        &mut self,
+        age_ms: u64,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
+        if let Some(entry) = self.names.get(root, path) {
+            if context.now_ms < entry.checked_ms.get() + age_ms {
+                context.counters.file_cache_hits += 1;
+                return Some(entry.clone());
+            }
+            context.counters.file_cache_revalidations += 1;
+            if self.unprobed.is_some() {
+                return None;
+            }
+            let absent = entry.absent(context.now_ms);
+            let verdict = context.tracer.call(Call::Resolve, || {
+                let resolver = LoopResolver {
+                    roots: &self.roots,
+                    deferred: &self.deferred_closes,
+                };
+                resolver.revalidate_cached(root, path, &entry.answer, absent)
+            });
+            match verdict {
+                Revalidation::Same => {
+                    entry.confirm(absent, context.now_ms);
+                    context.counters.file_cache_hits += 1;
+                    return Some(entry.clone());
+                }
+                Revalidation::Changed => {
+                    context.counters.file_cache_stale += 1;
+                    self.names.remove(root, path);
+                }
+                Revalidation::WouldBlock => {
+                    context.counters.lookup_probes_would_block += 1;
+                    return None;
+                }
+            }
+        }
+        context.counters.file_cache_misses += 1;
+        if self.unprobed.is_some() {
+            return None;
+        }
+        self.probe(root, path, context)
+    }
+
+    fn resolver(&self) -> LoopResolver<'_> {
+        LoopResolver {
+            roots: &self.roots,
+            deferred: &self.deferred_closes,
+        }
+    }
+
+    fn probe(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
+        let probe = context
+            .tracer
+            .call(Call::Resolve, || self.resolver().resolve_cached(root, path));
+        match probe {
+            Probe::Answered(answer) => {
+                context.counters.lookup_probes_resolved += 1;
+                Some(self.insert(root, path, answer, context.now_ms))
+            }
+            Probe::WouldBlock => {
+                context.counters.lookup_probes_would_block += 1;
+                None
+            }
+        }
+    }
+
+    /// Looks up and opens a path that a helper has touched. May block: on directory entries that
+    /// were evicted again, and on a lock that another process holds in the same directories.
+    pub fn reopen(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> Rc<Entry> {
+        context.counters.file_cache_repeated_lookups += 1;
+        let resolver = self.resolver();
+        let answer = match self.unprobed {
+            Some(open) => context
+                .tracer
+                .call(Call::Reopen, || open(resolver, root, path)),
+            None => Answer::Failed(Failure::GivenUp),
+        };
+        self.store(root, path, answer, context.now_ms)
+    }
+
+    /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and
+    /// its cached responses, unless they are gone and the file is closed.
+    pub fn store(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+        if let Some(entry) = self.names.get(root, path)
+            && is_confirmed(&entry.answer, &answer)
+            && entry.is_whole()
+        {
+            entry.confirm(AbsentSiblings::Probe, now_ms);
+            return entry.clone();
+        }
+        self.insert(root, path, answer, now_ms)
+    }
+
+    /// Makes the entry of a path; without caching only the current requests see it.
+    fn insert(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+        let entry = self.names.insert(root, path, answer, now_ms);
+        if !self.caching {
+            self.names.remove(root, path);
+        }
+        entry
+    }
+
+    /// Removes a path from the file cache, so that the next request looks it up again.
+    pub fn invalidate(&mut self, root: RootId, path: &[u8]) {
+        self.names.remove(root, path);
+    }
+
+    /// Closes at least `count` cached files that are not in use. Does nothing if as many
+    /// descriptors are already waiting for a helper to close them.
+    pub fn free_descriptors(&mut self, count: usize) {
+        if self.deferred_closes.len() < count {
+            self.names.evict_descriptors(count);
+        }
+    }
+
+    /// Sets the cache gauges of a snapshot.
+    pub fn gauges(&self, counters: &mut Counters) {
+        counters.file_cache_entries = self.names.len() as u64;
+        counters.file_cache_descriptors = self.names.descriptors() as u64;
+        counters.file_cache_evictions = self.names.evictions();
+        counters.open_files_closed_early = self.names.closed();
+    }
+}
+
+/// Whether a helper's answer is the same as the cached one.
+fn is_confirmed(known: &Answer, found: &Answer) -> bool {
+    match (known, found) {
+        (Answer::File(known), Answer::File(found)) => is_same_file(known, found),
+        (Answer::Redirect, Answer::Redirect) | (Answer::Directory, Answer::Directory) => true,
+        (Answer::Failed(known), Answer::Failed(found)) => known == found,
+        _ => false,
+    }
+}
+
+fn is_same_file(known: &FoundFile, found: &FoundFile) -> bool {
+    fn meta(file: &Option<KnownFile>) -> Option<&headway_files::Meta> {
+        file.as_ref().map(KnownFile::meta)
+    }
+    known.file.meta() == found.file.meta()
+        && known.index == found.index
+        && known
+            .siblings
+            .iter()
+            .map(meta)
+            .eq(found.siblings.iter().map(meta))
+}

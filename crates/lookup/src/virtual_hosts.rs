@@ -1,0 +1,141 @@
+//! Name-based virtual hosts: from the Host header to a document root and its rules.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use headway_files::{RootConfig, RootId};
+use headway_http::media::MediaTypes;
+use headway_http::target::host_name;
+
+use headway_config::Host;
+use headway_request::VirtualHost;
+
+/// All virtual hosts; the first is the default.
+pub struct VirtualHosts {
+    all: Vec<VirtualHost>,
+    exact: HashMap<Vec<u8>, usize>,
+    /// `.example.org` for `*.example.org`, longest first.
+    suffixes: Vec<(Vec<u8>, usize)>,
+}
+
+impl VirtualHosts {
+    /// Reads the configured hosts and their error pages. May block: it runs before the worker
+    /// serves.
+    pub fn open(hosts: &[Host]) -> io::Result<Self> {
+        let mut all = Vec::new();
+        let mut exact = HashMap::new();
+        let mut suffixes = Vec::new();
+        for (index, host) in hosts.iter().enumerate() {
+            for name in &host.names {
+                let name = name.to_ascii_lowercase().into_bytes();
+                match name.strip_prefix(b"*") {
+                    Some(suffix) => suffixes.push((suffix.to_vec(), index)),
+                    None => drop(exact.insert(name, index)),
+                }
+            }
+            all.push(VirtualHost {
+                root: RootId(index as u32),
+                index: host.index.clone(),
+                listing: host.listing,
+                dotfiles: host.dotfiles,
+                error_pages: error_pages(host)?,
+            });
+        }
+        suffixes.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
+        Ok(Self {
+            all,
+            exact,
+            suffixes,
+        })
+    }
+
+    /// The document roots for the `files` crate.
+    pub fn roots(hosts: &[Host]) -> Vec<RootConfig> {
+        hosts
+            .iter()
+            .map(|host| RootConfig {
+                directory: host.root.clone(),
+                index: host.index.clone(),
+                siblings: host.precompressed,
+                dotfiles: host.dotfiles,
+            })
+            .collect()
+    }
+
+    /// The virtual host with this root, or the default host if there is none.
+    pub fn get(&self, root: RootId) -> &VirtualHost {
+        self.all.get(root.0 as usize).unwrap_or(&self.all[0])
+    }
+
+    /// The virtual host for a Host header value, which may contain a port.
+    pub fn find(&self, host: Option<&[u8]>) -> &VirtualHost {
+        let default = &self.all[0];
+        if self.exact.is_empty() && self.suffixes.is_empty() {
+            return default;
+        }
+        let Some(host) = host else { return default };
+        let name = host_name(host).to_ascii_lowercase();
+        if let Some(&index) = self.exact.get(&name) {
+            return &self.all[index];
+        }
+        let wildcard = self
+            .suffixes
+            .iter()
+            .find(|(suffix, _)| name.len() > suffix.len() && name.ends_with(suffix));
+        wildcard.map_or(default, |&(_, index)| &self.all[index])
+    }
+}
+
+fn error_pages(host: &Host) -> io::Result<BTreeMap<u16, (Vec<u8>, String)>> {
+    let mut pages = BTreeMap::new();
+    let types = MediaTypes::default();
+    for (&status, path) in &host.error_pages {
+        let path = host.root.join(path);
+        let page = std::fs::read(&path).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("error page {status} ({}): {error}", path.display()),
+            )
+        })?;
+        let media = types.of(path.as_os_str().as_encoded_bytes()).into_owned();
+        pages.insert(status, (page, media));
+    }
+    Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(names: &[&[&str]]) -> VirtualHosts {
+        let configs: Vec<Host> = names
+            .iter()
+            .map(|names| Host {
+                names: names.iter().map(|name| name.to_string()).collect(),
+                root: "/".into(),
+                index: Vec::new(),
+                listing: false,
+                dotfiles: false,
+                precompressed: false,
+                error_pages: BTreeMap::new(),
+                locations: Vec::new(),
+            })
+            .collect();
+        VirtualHosts::open(&configs).unwrap()
+    }
+
+    #[test]
+    fn host_header_selects_the_most_specific_virtual_host() {
+        let hosts = hosts(&[&[], &["a.example"], &["*.example"], &["*.b.example"]]);
+        let root = |host: &str| hosts.find(Some(host.as_bytes())).root.0;
+        assert_eq!(root("a.example"), 1);
+        assert_eq!(root("A.EXAMPLE:8080"), 1);
+        assert_eq!(root("a.example."), 1);
+        assert_eq!(root("c.example"), 2);
+        assert_eq!(root("c.b.example:1"), 3);
+        assert_eq!(root(".example"), 0, "a wildcard needs a label in front");
+        assert_eq!(root("other.test"), 0);
+        assert_eq!(root("[::1]:80"), 0);
+        assert_eq!(hosts.find(None).root.0, 0);
+    }
+}

@@ -1,0 +1,431 @@
+//! The numbers that a worker keeps about itself, and the one table that describes them.
+//!
+//! A counter is a plain integer in one structure: the loop increments a field, nothing more. The
+//! table below makes the fields, their merge and their descriptions. The Prometheus output, the
+//! keys in `/status.json`, the status page and the metrics reference all come from it.
+//!
+//! A metric family has a name, a type, labels and a HELP text. Each of its series is one field,
+//! whose name is also its key in `/status.json`. The names follow the Prometheus conventions: the
+//! prefix `headway_` and, for counters, the suffix `_total` are added when the table is rendered.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Histogram, HttpRequests};
+use headway_config::{Handler, Protocol};
+
+/// How a number behaves over time, and so how workers' numbers merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeriesKind {
+    /// Only grows. Adds up over workers, and outlives a worker in the total.
+    Counter,
+    /// A current value. Adds up over live workers.
+    Gauge,
+    /// The largest value seen. The total is the largest of all workers.
+    Peak,
+}
+
+/// One series of a metric family: one integer of [`Counters`] with its description.
+#[derive(Clone, Copy, Debug)]
+pub struct Series {
+    /// Heading under which the status page and the reference show it.
+    pub group: &'static str,
+    /// The family's name, without prefix and suffix.
+    pub family: &'static str,
+    /// HELP text of the family.
+    pub family_help: &'static str,
+    /// Label names of the family.
+    pub labels: &'static [&'static str],
+    /// Label values, in the order of `labels`.
+    pub values: &'static [&'static str],
+    /// The field's name, which is its key in `/status.json`.
+    pub key: &'static str,
+    /// How the series behaves over time.
+    pub kind: SeriesKind,
+    /// One sentence about this series.
+    pub help: &'static str,
+    /// The current value.
+    pub value: u64,
+}
+
+/// One histogram of [`Counters`] with its description.
+#[derive(Clone, Copy, Debug)]
+pub struct HistogramSeries<'a> {
+    /// Heading under which the reference shows it.
+    pub group: &'static str,
+    /// The family's name, without prefix.
+    pub family: &'static str,
+    /// The field's name, which is its key in `/status.json`. One that ends in `_us` counts
+    /// microseconds there, and seconds in the Prometheus output.
+    pub key: &'static str,
+    /// HELP text.
+    pub help: &'static str,
+    /// The histogram.
+    pub histogram: &'a Histogram,
+}
+
+/// The words in brackets as strings.
+macro_rules! names {
+    ([$( $name:ident )*]) => { &[$( stringify!($name) ),*] };
+}
+
+macro_rules! counters {
+    (scalars { $( $group:literal {
+         $( $kind:ident $family:ident $labels:tt $family_help:literal {
+             $( $field:ident $( ($($value:literal)*) $help:literal )? $( minus ($($less:ident)*) )?; )*
+         } )*
+     } )* }
+     histograms { $( $histogram_group:literal $histogram_family:ident $histogram:ident $histogram_help:literal; )* }) => {
+        /// Everything that a worker counts.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Counters {
+            $( $( $( #[doc = $family_help] $( #[doc = $help] )? pub $field: u64, )* )* )*
+            $( #[doc = $histogram_help] pub $histogram: Histogram, )*
+            /// HTTP requests answered, by status code and method.
+            pub http_requests: HttpRequests,
+        }
+
+        impl Counters {
+            /// Adds another worker's numbers; peaks take the larger one.
+            pub fn merge(&mut self, other: &Counters) {
+                $( $( $( match SeriesKind::$kind {
+                    SeriesKind::Counter | SeriesKind::Gauge => self.$field += other.$field,
+                    SeriesKind::Peak => self.$field = self.$field.max(other.$field),
+                } )* )* )*
+                $( self.$histogram.merge(&other.$histogram); )*
+                self.http_requests.merge(&other.http_requests);
+            }
+
+            /// Sets every gauge to zero, which leaves what outlives a worker.
+            pub fn clear_gauges(&mut self) {
+                $( $( $( if SeriesKind::$kind == SeriesKind::Gauge {
+                    self.$field = 0;
+                } )* )* )*
+            }
+
+            /// All integers with their descriptions, in the order of the table.
+            pub fn series(&self) -> Vec<Series> {
+                vec![ $( $( $( Series {
+                    group: $group,
+                    family: stringify!($family),
+                    family_help: $family_help,
+                    labels: names!($labels),
+                    values: &[$( $( $value ),* )?],
+                    key: stringify!($field),
+                    kind: SeriesKind::$kind,
+                    help: last(&[$family_help $(, $help )?]),
+                    value: self.$field $( $( .saturating_sub(self.$less) )* )?,
+                }, )* )* )* ]
+            }
+
+            /// All histograms with their descriptions.
+            pub fn histograms(&self) -> Vec<HistogramSeries<'_>> {
+                vec![ $( HistogramSeries {
+                    group: $histogram_group,
+                    family: stringify!($histogram_family),
+                    key: stringify!($histogram),
+                    help: $histogram_help,
+                    histogram: &self.$histogram,
+                }, )* ]
+            }
+        }
+    };
+}
+
+impl Counters {
+    /// Counts a request that goes to a handler of this kind.
+    pub fn count_handler_request(&mut self, handler: &Handler) {
+        let count = match handler {
+            Handler::Files => return,
+            Handler::Cgi(_) => &mut self.handler_requests_cgi,
+            Handler::Direct(_) => &mut self.handler_requests_direct,
+            Handler::Pipe(_) => &mut self.handler_requests_pipe,
+            Handler::Application(_) => &mut self.handler_requests_application,
+            Handler::Upstreams(upstreams) => match upstreams.protocol {
+                Protocol::FastCgi => &mut self.handler_requests_fastcgi,
+                Protocol::Scgi => &mut self.handler_requests_scgi,
+                Protocol::Proxy => &mut self.handler_requests_proxy,
+            },
+        };
+        *count += 1;
+    }
+}
+
+/// A series' own sentence where it has one, else its family's.
+fn last(helps: &[&'static str]) -> &'static str {
+    helps.last().copied().unwrap_or_default()
+}
+
+counters! {
+    scalars {
+        "Connections" {
+            Gauge connections [state] "Client connections now, by state. State open counts all connections, the idle and the upgraded ones included." {
+                connections_open ("open") "Client connections open now.";
+                connections_idle ("idle") "Keep-alive connections that wait for their next request now.";
+                connections_upgraded ("upgraded") "Connections upgraded to another protocol (WebSocket) now.";
+            }
+            Counter connections_accepted [] "Connections accepted." { connections_accepted; }
+            Counter connections_closed [reason] "Connections closed, by reason: reset by the client, aborted in the middle of a response, or normal (which includes timeouts)." {
+                connections_closed ("normal") "Connections closed. In /status.json this number includes the reset and aborted ones." minus (connections_reset responses_aborted);
+                connections_reset ("reset") "Connections that the client reset.";
+                responses_aborted ("aborted") "Responses that the server aborted after a part had been sent (changed file, I/O error, timeout).";
+            }
+            Counter connections_rejected [reason] "Connections answered 503 and closed instead of served, by reason." {
+                connections_rejected_per_address ("per_address_limit") "Connections rejected because their address had reached max-connections-per-address.";
+                connections_rejected_overload ("overload") "Connections rejected with 503 or a reset because of overload (early-reject).";
+            }
+            Counter timeouts [stage] "Timeouts, by the stage in which the connection was." {
+                timeouts_header ("header") "Connections whose request header did not arrive within header-timeout.";
+                timeouts_body ("body") "Connections whose request body did not arrive within body-timeout.";
+                timeouts_send ("send") "Connections that took no response bytes for send-timeout.";
+                timeouts_idle ("idle") "Keep-alive connections closed because they were idle for idle-timeout.";
+            }
+            Counter received_bytes [] "Bytes received from clients." { received_bytes; }
+            Counter sent_bytes [] "Bytes sent to clients, response headers included." { sent_bytes; }
+            Counter sent_body_bytes [] "Bytes of response bodies sent to clients." { sent_body_bytes; }
+            Counter receives_would_block [] "Reads from client sockets that found no data (EWOULDBLOCK)." { receives_would_block; }
+        }
+        "Accepting" {
+            Counter accept_calls [] "Accept calls, successful or not." { accept_calls; }
+            Counter accept_wakeups [] "Wakeups in which a listener was ready." { accept_wakeups; }
+            Counter accept_batches_on_close [] "Accept batches started because a connection had closed (accept-on-close)." { accept_batches_on_close; }
+            Counter accept_errors [] "Failed accept calls, except EWOULDBLOCK." { accept_errors; }
+            Counter accept_pauses [] "Times that accepting paused because file descriptors or memory ran out." { accept_pauses; }
+            Counter accept_yielded [] "Times that a worker with more than its share of connections left new ones to other workers (listeners = shared)." { accept_yielded; }
+            Gauge accept_batch_size [] "Connections that the next accept batch may take. 0 unless accept-batch is auto." { accept_batch_size; }
+            Gauge accept_backlog [] "Length of the accept queues set by admission control; for a shared listener the worker's part. 0 unless accept-batch is auto." { accept_backlog; }
+            Gauge accept_pending [] "Connections that waited in the accept queues when they were last sampled, after an iteration that left some (accept-batch = auto)." { accept_pending; }
+            Gauge accept_admission_limited [] "Workers whose SYN filter admits only a fraction of the new connections because of overload (accept-batch = auto)." { accept_admission_limited; }
+            Gauge accept_syn_filter_stateful [] "Workers whose SYN filter remembers rejected SYNs. Needs CAP_BPF (accept-batch = auto)." { accept_syn_filter_stateful; }
+            Counter accept_admission_changes [] "Changes of the fraction of SYNs that the SYN filter admits (accept-batch = auto)." { accept_admission_changes; }
+            Counter accept_syn_dropped [] "First SYNs dropped because the accept queue was full or the SYN filter rejected them. Sampled with accept-batch = auto." { accept_syn_dropped; }
+            Counter accept_deferred_iterations [] "Loop iterations that accepted nothing because of loop lag for the established connections (accept-batch = auto)." { accept_deferred_iterations; }
+            Gauge early_reject_active [] "Workers that reject new connections now because of overload (early-reject)." { early_reject_active; }
+        }
+        "Requests" {
+            Counter requests_received [] "Requests whose header was complete, or could not be parsed." { requests_received; }
+            Counter first_requests_sampled [] "First requests of a connection for which the server checked that the client was still connected (sampled 1 in 16, all of them under overload)." { first_requests_sampled; }
+            Counter first_requests_disconnected [] "Checked first requests whose client had already closed its side of the connection." { first_requests_disconnected; }
+            Counter first_requests_abandoned [] "First requests left unanswered because the client had closed and the request had waited for more than a second (accept-batch = auto)." { first_requests_abandoned; }
+            Counter io_errors [] "Disk I/O errors." { io_errors; }
+        }
+        "Caches" {
+            Counter cache_requests [cache result] "Cache lookups, by cache and result. The chunk cache counts where file chunks were: buffered, resident in the page cache, or cold." {
+                file_cache_hits ("file" "hit") "Requests whose path was in the file cache.";
+                file_cache_misses ("file" "miss") "Requests whose path was not in the file cache.";
+                response_cache_hits ("response" "hit") "Small files sent from the response cache.";
+                response_cache_misses ("response" "miss") "Small files that were not in the response cache.";
+                chunks_buffered ("chunk" "buffered") "File chunks that were in the worker's own buffers when they were to be sent.";
+                chunks_resident ("chunk" "resident") "File chunks that the residency probe found in the page cache.";
+                chunks_cold ("chunk" "cold") "File chunks that were not in the page cache, so that a helper read them first.";
+                mapping_cache_resident ("mapping" "resident") "Chunks of mapped files that mincore found resident.";
+                mapping_cache_cold ("mapping" "cold") "Chunks of mapped files that mincore found not resident, so that a helper read them first.";
+                recent_cache_hits ("recent" "hit") "Chunks sent because they were used recently (send = sendfile-recent).";
+                recent_cache_misses ("recent" "miss") "Chunks not used recently, so that a helper read them first (send = sendfile-recent).";
+            }
+            Gauge cache_entries [cache] "Entries in a cache now." {
+                file_cache_entries ("file") "Paths in the file cache now.";
+                listing_cache_entries ("listing") "Directory listings in memory now. Connections share them.";
+                mapping_cache_entries ("mapping") "File chunks mapped now.";
+                recent_cache_entries ("recent") "File chunks believed to be in the page cache now (send = sendfile-recent).";
+            }
+            Gauge cache_bytes [cache] "Size of a cache now, in bytes." {
+                response_cache_bytes ("response") "Bytes of small files in the response cache now.";
+                mapping_cache_bytes ("mapping") "Bytes of files mapped now.";
+                recent_cache_bytes ("recent") "Bytes of files believed to be in the page cache now (send = sendfile-recent).";
+            }
+            Gauge cache_descriptors [cache] "File descriptors held by a cache now." {
+                file_cache_descriptors ("file") "Open file descriptors in the file cache now.";
+            }
+            Counter cache_insertions [cache] "Entries added to a cache." {
+                response_cache_insertions ("response") "Small files added to the response cache.";
+            }
+            Counter cache_evictions [cache] "Entries evicted from a cache because it was full." {
+                file_cache_evictions ("file") "Paths evicted from the file cache.";
+                response_cache_evictions ("response") "Small files evicted from the response cache.";
+                mapping_cache_evictions ("mapping") "Mappings released because the limit was reached.";
+            }
+            Counter cache_revalidations [cache] "Cache entries compared with the filesystem." {
+                file_cache_revalidations ("file") "File cache entries compared with the filesystem.";
+            }
+            Counter cache_stale [cache] "Revalidated cache entries that had changed." {
+                file_cache_stale ("file") "Revalidated file cache entries that had changed.";
+            }
+            Counter cache_repeated_lookups [cache] "Paths looked up again by the loop after a helper had read them into the kernel's caches (preset flash)." {
+                file_cache_repeated_lookups ("file") "Paths looked up again by the loop after a helper had touched them (preset flash).";
+            }
+            Counter open_files_closed_early [] "Cached files closed because their contents are in memory and file descriptors were needed." { open_files_closed_early; }
+            Counter lookup_probes [result] "Path lookups that the loop tried without blocking (openat2 with RESOLVE_CACHED), by result." {
+                lookup_probes_resolved ("resolved") "Path lookups that were answered without blocking.";
+                lookup_probes_would_block ("would_block") "Path lookups that would have blocked and went to a helper.";
+            }
+            Counter chunks_prefetched [] "File chunks that a helper read ahead of need." { chunks_prefetched; }
+            Counter chunks_changed [] "Files that changed between two chunks of one response. The response was aborted." { chunks_changed; }
+        }
+        "Helpers" {
+            Gauge helpers [] "Helper processes attached now." { helpers; }
+            Gauge helpers_busy [] "Helper processes that run a job now." { helpers_busy; }
+            Gauge helper_queue_length [] "Jobs that wait for a helper now." { helper_queue_length; }
+            Peak helper_queue_length_max [] "Longest helper queue so far." { helper_queue_length_max; }
+            Counter helper_jobs [kind] "Jobs submitted to helpers, by kind." {
+                helper_jobs_lookup ("lookup") "Jobs that look up a path and pass the open file, or touch it.";
+                helper_jobs_read ("read") "Jobs that read a file chunk for which a connection waits.";
+                helper_jobs_prefetch ("prefetch") "Jobs that read a file chunk ahead of need.";
+                helper_jobs_fetch ("fetch") "Jobs that read a small file and return its contents.";
+                helper_jobs_copy ("copy") "Jobs that copy what the loop cannot read without blocking.";
+                helper_jobs_listing ("listing") "Jobs that render a directory listing.";
+                helper_jobs_custom ("custom") "Jobs of applications inside the server.";
+            }
+            Counter helper_jobs_done [] "Jobs that helpers finished." { helper_jobs_done; }
+            Counter helper_jobs_io_uring [] "Finished jobs that io_uring's kernel workers ran instead of helper processes (helpers = io_uring)." { helper_jobs_io_uring; }
+            Counter helper_contents_returned [] "Small files whose contents a helper returned with its answer." { helper_contents_returned; }
+            Counter helper_jobs_coalesced [] "Requests that joined a job already under way." { helper_jobs_coalesced; }
+            Counter helper_jobs_retried [] "Jobs submitted again because their helper died." { helper_jobs_retried; }
+            Counter helper_jobs_abandoned [] "Jobs abandoned because several helpers died while running them. The request is answered 503." { helper_jobs_abandoned; }
+            Counter helper_jobs_rejected [] "Jobs rejected because the helper queue was full. A request is answered 503, a prefetch is skipped." { helper_jobs_rejected; }
+            Counter deferred_closes [] "File descriptors closed by helpers, so that the loop does not wait for close()." { deferred_closes; }
+        }
+        "Handlers and upstreams" {
+            Counter handler_requests [handler] "Requests routed to a handler, by kind of handler." {
+                handler_requests_cgi ("cgi") "Requests routed to CGI programs.";
+                handler_requests_direct ("direct") "Requests routed to direct handlers.";
+                handler_requests_pipe ("pipe") "Requests routed to pipe handlers.";
+                handler_requests_fastcgi ("fastcgi") "Requests routed to FastCGI upstreams.";
+                handler_requests_scgi ("scgi") "Requests routed to SCGI upstreams.";
+                handler_requests_proxy ("proxy") "Requests routed to HTTP upstreams.";
+                handler_requests_application ("application") "Requests routed to applications inside the server.";
+            }
+            Gauge handler_queue_length [] "Requests that wait now because a handler has reached its concurrency limit." { handler_queue_length; }
+            Counter handler_errors [reason] "Requests that a handler did not answer, by reason." {
+                handler_queue_full ("queue_full") "Requests answered 503 because a handler's queue was full.";
+                handler_abandoned ("client_disconnected") "Requests whose client disconnected before the handler had answered.";
+                handler_timeouts ("timeout") "Requests whose handler took too long: answered 504, or aborted.";
+                handler_invalid_responses ("invalid_response") "Handler responses that were invalid: no header, malformed, too long or too short.";
+            }
+            Counter handler_request_bytes [] "Bytes of request bodies sent to handlers." { handler_request_bytes; }
+            Counter handler_response_bytes [] "Bytes received from handlers." { handler_response_bytes; }
+            Counter handler_spooled_bytes [direction] "Bytes buffered in temporary files, by direction: request bodies and responses." {
+                handler_request_spooled_bytes ("request") "Bytes of request bodies buffered in temporary files.";
+                handler_response_spooled_bytes ("response") "Bytes of responses buffered in temporary files.";
+            }
+            Gauge handler_processes [handler] "Handler processes now. Direct counts pipe handlers too." {
+                cgi_processes ("cgi") "CGI processes now, those of finished requests included.";
+                direct_processes ("direct") "Processes of direct and pipe handlers now.";
+            }
+            Gauge direct_processes_busy [] "Processes of direct and pipe handlers that answer a request now." { direct_processes_busy; }
+            Counter handler_dispatched [handler] "Requests dispatched to a persistent handler process." {
+                direct_requests_handed_off ("direct") "Requests dispatched to direct handlers, with their client's socket.";
+                pipe_requests_dispatched ("pipe") "Requests dispatched to pipe handlers, which return their responses.";
+            }
+            Counter direct_processes_ended [] "Processes of direct and pipe handlers that ended or were killed." { direct_processes_ended; }
+            Counter handler_processes_started [] "Handler processes started." { handler_processes_started; }
+            Counter handler_process_failures [reason] "Handler processes that failed, by reason." {
+                handler_process_spawn_failures ("spawn") "Handler processes that could not be started.";
+                handler_processes_failed ("exit") "Handler processes that ended with a nonzero exit code or by a signal.";
+                handler_processes_killed ("killed") "Handler processes that the server killed: timeout, client disconnected, invalid response.";
+            }
+            Counter upstream_connects [] "Connections to upstreams begun." { upstream_connects; }
+            Counter upstream_connections_reused [] "Requests sent to an upstream over a keep-alive connection." { upstream_connections_reused; }
+            Counter upstream_failures [] "Requests that an upstream failed: cannot connect, closed early, invalid response, timeout." { upstream_failures; }
+            Counter upstream_retries [] "Requests retried on another upstream after a failure." { upstream_retries; }
+            Counter upstream_aborts [] "Requests aborted at an application over a connection that stays open (FCGI_ABORT_REQUEST)." { upstream_aborts; }
+            Gauge upstream_connections [state] "Connections to upstreams now, by state." {
+                upstream_connections_idle ("idle") "Keep-alive connections to upstreams that wait for the next request now.";
+            }
+            Counter upgrades [] "Connections upgraded to another protocol with their upstream (WebSocket)." { upgrades; }
+        }
+        "Log and processes" {
+            Counter log_lines [] "Access log lines passed to the log process." { log_lines; }
+            Counter log_lines_dropped [stage] "Access log lines dropped, by stage: in the worker's queue, or when the log process wrote them." {
+                log_lines_dropped ("queue") "Access log lines dropped because the log process did not keep up.";
+            }
+            Counter process_deaths [process] "Processes of the server that ended unexpectedly, by kind of process." {
+                helper_deaths ("helper") "Helper processes that ended unexpectedly.";
+            }
+        }
+    }
+    histograms {
+        "Loop" loop_ready_events ready_events "Ready events per wakeup of the event loop.";
+        "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (accept-on-close).";
+        "Accepting" connections_at_accept connections_at_accept "Open connections when a connection was accepted, itself included.";
+        "Handlers and upstreams" handler_spawn handler_spawn_us "Time to create a handler process and execute its program.";
+        "Handlers and upstreams" direct_response direct_response_us "Time from a complete request header to the end of a response that a direct handler wrote itself.";
+        "Handlers and upstreams" handler_first_byte handler_first_byte_us "Time from a complete request header to the header of the handler's response.";
+        "Helpers" helper_queue_length_at_submit helper_queue_length_at_submit "Jobs that waited in the helper queue when a job was submitted.";
+        "Helpers" helper_wait helper_wait_us "Time that a job waited for a helper.";
+        "Helpers" helper_service helper_service_us "Time that a helper took for a job.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MethodLabel;
+
+    fn sample(factor: u64) -> Counters {
+        let mut counters = Counters {
+            connections_accepted: 3 * factor,
+            connections_open: 2 * factor,
+            helper_queue_length_max: 10 * factor,
+            ..Counters::default()
+        };
+        counters.ready_events.record(factor);
+        counters.http_requests.record(200, MethodLabel::Get);
+        counters.http_requests.record(404, MethodLabel::Head);
+        counters
+    }
+
+    #[test]
+    fn merged_counters_add_up_and_peaks_take_the_maximum() {
+        let mut total = sample(1);
+        total.merge(&sample(2));
+        assert_eq!(
+            (
+                total.connections_accepted,
+                total.connections_open,
+                total.helper_queue_length_max
+            ),
+            (9, 6, 20)
+        );
+        assert_eq!(total.ready_events.count(), 2);
+        assert_eq!(
+            (total.http_requests.get(200), total.http_requests.total()),
+            (2, 4)
+        );
+    }
+
+    #[test]
+    fn only_gauges_are_cleared_for_an_ended_worker() {
+        let mut gone = sample(1);
+        gone.clear_gauges();
+        assert_eq!(
+            (
+                gone.connections_accepted,
+                gone.connections_open,
+                gone.helper_queue_length_max
+            ),
+            (3, 0, 10)
+        );
+    }
+
+    #[test]
+    fn counters_read_back_from_json() {
+        let counters = sample(5);
+        let text = serde_json::to_string(&counters).unwrap();
+        let expected = r#""http_requests":{"200":{"GET":1},"404":{"HEAD":1}}"#;
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(serde_json::from_str::<Counters>(&text).unwrap(), counters);
+    }
+
+    #[test]
+    fn closed_connections_series_excludes_resets_and_aborts() {
+        let counters = Counters {
+            connections_closed: 10,
+            connections_reset: 2,
+            responses_aborted: 3,
+            ..Counters::default()
+        };
+        let series = counters.series();
+        let normal = series.iter().find(|one| one.key == "connections_closed");
+        assert_eq!(normal.unwrap().value, 5);
+    }
+}

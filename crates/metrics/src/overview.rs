@@ -1,0 +1,170 @@
+//! The whole server at one moment: the source of the status page, the JSON and the metrics.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+use super::families::{self, FixedFamily};
+use super::{Counters, NetworkDrops, Snapshot};
+
+/// The whole server at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overview {
+    /// The version of Headway.
+    pub version: String,
+    /// When the overview was taken, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// The master's own numbers.
+    pub master: MasterStatus,
+    /// The sum of all workers, ended ones included. `None` until a first worker has answered.
+    pub total: Option<Snapshot>,
+    /// The workers that answered.
+    pub workers: Vec<Snapshot>,
+    /// Numbers of the workers that did not answer in time.
+    pub unresponsive: Vec<u32>,
+    /// How evenly the workers that answered share the work.
+    #[serde(default)]
+    pub skew: Skew,
+}
+
+/// Busiest worker divided by the average of all workers: 1 when the work is balanced, the number of
+/// workers when one does everything.
+///
+/// `None` with fewer than two workers, and where all numbers are 0. A worker counts from its own
+/// start, so a replacement begins at 0.
+///
+/// ```
+/// use headway_metrics::Skew;
+/// assert_eq!(Skew::ratio([30, 10]), Some(1.5));
+/// assert_eq!(Skew::ratio([30]), None);
+/// assert_eq!(Skew::ratio([0, 0]), None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Skew {
+    /// Skew of the connections open now.
+    pub connections_open: Option<f64>,
+    /// Skew of the connections accepted.
+    pub connections_accepted: Option<f64>,
+    /// Skew of the requests received.
+    pub requests_received: Option<f64>,
+}
+
+impl Skew {
+    /// Skew of these workers.
+    pub fn of(workers: &[Snapshot]) -> Skew {
+        let of = |number: fn(&Counters) -> u64| {
+            Skew::ratio(workers.iter().map(|worker| number(&worker.counters)))
+        };
+        Skew {
+            connections_open: of(|counters| counters.connections_open),
+            connections_accepted: of(|counters| counters.connections_accepted),
+            requests_received: of(|counters| counters.requests_received),
+        }
+    }
+
+    /// The largest number divided by the mean.
+    pub fn ratio(numbers: impl IntoIterator<Item = u64>) -> Option<f64> {
+        let (mut count, mut sum, mut most) = (0_u64, 0_u64, 0_u64);
+        for number in numbers {
+            (count, sum, most) = (count + 1, sum + number, most.max(number));
+        }
+        (count > 1 && sum > 0).then(|| most as f64 * count as f64 / sum as f64)
+    }
+
+    /// All three with their names.
+    pub fn all(&self) -> [(&'static str, Option<f64>); 3] {
+        [
+            ("connections_open", self.connections_open),
+            ("connections_accepted", self.connections_accepted),
+            ("requests_received", self.requests_received),
+        ]
+    }
+}
+
+/// The master's own numbers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MasterStatus {
+    /// The master's process id.
+    pub pid: u32,
+    /// When the master started, in milliseconds since 1970.
+    #[serde(default)]
+    pub start_time_ms: u64,
+    /// Milliseconds since the master began to serve.
+    pub uptime_ms: u64,
+    /// The addresses served.
+    pub listen: Vec<SocketAddr>,
+    /// Workers that ended unexpectedly.
+    pub worker_deaths: u64,
+    /// Helper processes started.
+    pub helpers_started: u64,
+    /// Helper processes that a worker requested beyond its limit.
+    pub helpers_rejected: u64,
+    /// Log processes that ended unexpectedly.
+    pub log_deaths: u64,
+    /// Spawners that ended unexpectedly.
+    #[serde(default)]
+    pub spawner_deaths: u64,
+    /// Pinners that ended unexpectedly.
+    #[serde(default)]
+    pub pinner_deaths: u64,
+    /// Page-cache pinning; `None` where it is off.
+    #[serde(default)]
+    pub pinned: Option<Pinned>,
+    /// Log lines the log process could not write.
+    pub log_lines_lost: u64,
+    /// The last error of the log process; `None` when it writes again.
+    pub log_error: Option<String>,
+    /// Drops of this network namespace; `None` where the kernel does not report them.
+    #[serde(default)]
+    pub network: Option<NetworkDrops>,
+}
+
+/// Small files pinned in the page cache for all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pinned {
+    /// Files pinned now.
+    pub files: u64,
+    /// Bytes of the pinned files, in whole pages.
+    pub bytes: u64,
+    /// Bytes that may be pinned, given the memory available now.
+    pub limit_bytes: u64,
+    /// Files released: for other files, for lack of memory, or because they were deleted.
+    pub evicted: u64,
+    /// Files not pinned: no room, no longer in memory, or refused by the kernel.
+    pub rejected: u64,
+}
+
+impl Pinned {
+    /// All numbers with their families.
+    pub fn all(&self) -> [(&'static FixedFamily, u64); 5] {
+        [
+            (&families::PINNED_FILES, self.files),
+            (&families::PINNED_BYTES, self.bytes),
+            (&families::PINNED_LIMIT, self.limit_bytes),
+            (&families::PINNED_EVICTED, self.evicted),
+            (&families::PINNED_REJECTED, self.rejected),
+        ]
+    }
+}
+
+impl From<headway_files::PinStatistics> for Pinned {
+    fn from(pinned: headway_files::PinStatistics) -> Pinned {
+        Pinned {
+            files: pinned.files,
+            bytes: pinned.bytes,
+            limit_bytes: pinned.bytes_max,
+            evicted: pinned.evicted,
+            rejected: pinned.rejected,
+        }
+    }
+}
+
+impl Overview {
+    /// Log lines dropped by workers and by the log process.
+    pub fn log_lines_dropped(&self) -> u64 {
+        self.total
+            .as_ref()
+            .map_or(0, |total| total.counters.log_lines_dropped)
+            + self.master.log_lines_lost
+    }
+}

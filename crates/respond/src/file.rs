@@ -1,0 +1,273 @@
+//! Responses about a file: 200, 304 and 412, and which precompressed variant to send. Ranges are in
+//! [`super::byte_ranges`].
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use headway_files::{FoundFile, KnownFile, Meta, OpenFile};
+use headway_gateway::FieldList;
+use headway_http::conditional::{self, PreconditionResult, Validators};
+use headway_http::encoding::{self, Coding, CodingSet};
+use headway_http::etag::Etag;
+use headway_http::range::{Range, Ranges};
+use headway_http::response::HeadWriter;
+use headway_http::{Head, Method, OwnedHead, Status, Version};
+
+use super::handlers::accel_redirect;
+use super::{ResponseContext, byte_ranges, error};
+use headway_request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost};
+
+/// The file variant to send.
+pub struct Representation<'a> {
+    /// The file.
+    pub file: &'a KnownFile,
+    /// The variant of the file.
+    pub variant: Variant,
+    /// Whether the response depends on `Accept-Encoding` because precompressed files exist.
+    pub varies: bool,
+    /// The requested path, which selects the configured headers.
+    pub path: &'a [u8],
+    /// The name that determines the media type.
+    pub name: &'a [u8],
+    /// The headers of a program that hands the file over.
+    pub handed: Option<&'a FieldList>,
+}
+
+/// Chooses the variant to send: a precompressed file that the client accepts, or the file itself.
+pub fn choose_variant(accept: Option<&[u8]>, found: &FoundFile) -> Variant {
+    let Some(accept) = accept else {
+        return 0;
+    };
+    if !varies(found) {
+        return 0;
+    }
+    let files = Coding::ALL.into_iter().zip(&found.siblings);
+    let available: CodingSet = files
+        .filter(|(_, sibling)| sibling.is_some())
+        .map(|(coding, _)| coding)
+        .collect();
+    let coding = encoding::negotiate(accept, available);
+    coding
+        .and_then(|coding| Coding::ALL.iter().position(|&one| one == coding))
+        .map_or(0, |at| at + 1)
+}
+
+/// Whether precompressed files exist.
+fn varies(found: &FoundFile) -> bool {
+    found.siblings.iter().any(Option::is_some)
+}
+
+impl<'a> Representation<'a> {
+    /// The chosen variant of `found`.
+    pub fn new(
+        found: &'a FoundFile,
+        variant: Variant,
+        host: &'a VirtualHost,
+        path: &'a [u8],
+    ) -> Self {
+        let sibling = variant
+            .checked_sub(1)
+            .and_then(|at| found.siblings[at].as_ref());
+        let index = found
+            .index
+            .and_then(|index| host.index.get(usize::from(index)));
+        Self {
+            file: sibling.unwrap_or(&found.file),
+            variant,
+            varies: varies(found),
+            path,
+            name: index.map_or(path, |name| name.as_bytes()),
+            handed: None,
+        }
+    }
+
+    /// Writes the headers of every response about this file. `described`: the response carries
+    /// content.
+    pub(super) fn fields<'o>(
+        &self,
+        writer: HeadWriter<'o>,
+        context: &ResponseContext<'_>,
+        etag: &Etag,
+        described: bool,
+    ) -> HeadWriter<'o> {
+        let writer = writer
+            .field(
+                "Last-Modified",
+                headway_http::date::format(self.file.meta().modified.0),
+            )
+            .field("ETag", etag.as_bytes())
+            .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
+        let writer = match self.handed {
+            Some(kept) => accel_redirect::write_passed(writer, kept, described),
+            None => writer,
+        };
+        context.settings.extra_fields(writer, self.path)
+    }
+
+    /// Writes the headers about the content, which `304` omits (RFC 9110, 15.4.5).
+    pub(super) fn describe<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
+        let coding = self.variant.checked_sub(1).map(|at| Coding::ALL[at]);
+        writer.field_if_some("Content-Encoding", coding.map(Coding::as_str))
+    }
+
+    pub(super) fn media<'r>(&'r self, context: &'r ResponseContext<'_>) -> Cow<'r, str> {
+        match self.handed.and_then(accel_redirect::media) {
+            Some(media) => String::from_utf8_lossy(media),
+            None => context.settings.media.of(self.name),
+        }
+    }
+}
+
+/// Where the content comes from.
+pub enum ContentSource {
+    /// Memory.
+    Cached(Rc<CachedResponse>),
+    /// The open file.
+    File(Rc<OpenFile>),
+}
+
+impl ContentSource {
+    /// A byte range of the content.
+    pub(super) fn piece(&self, range: Range) -> Piece {
+        match self {
+            ContentSource::Cached(content) => {
+                let at = content.body_at;
+                let range = at + range.start as usize..at + range.end_exclusive as usize;
+                Piece::Cached(content.clone(), range)
+            }
+            ContentSource::File(file) => {
+                Piece::File(file.clone(), range.start..range.end_exclusive)
+            }
+        }
+    }
+}
+
+/// A strong validator: it changes with the inode, the size and the modification time in
+/// nanoseconds.
+fn entity_tag(meta: &Meta) -> Etag {
+    Etag::of_file(meta.inode, meta.size, modified_ns(meta))
+}
+
+pub(super) fn modified_ns(meta: &Meta) -> i64 {
+    let (seconds, nanoseconds) = meta.modified;
+    seconds
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(i64::from(nanoseconds))
+}
+
+/// Whether the response is a plain `200`: GET, no preconditions, no range.
+pub fn is_plain(head: &OwnedHead, keep_alive: bool) -> bool {
+    head.method() == Method::Get
+        && head.is_unconditional()
+        // An HTTP/1.0 client must be told that its connection stays open.
+        && (head.version() == Version::Http11 || !keep_alive)
+}
+
+/// Builds the cached form of the plain `200`: header and body in one block of memory.
+pub fn build_cached(
+    context: &ResponseContext<'_>,
+    representation: &Representation<'_>,
+    body: &[u8],
+    total: &Rc<Cell<u64>>,
+) -> CachedResponse {
+    let etag = entity_tag(representation.file.meta());
+    let mut bytes = Vec::with_capacity(512 + body.len());
+    bytes.resize(CachedResponse::LEAD_BYTES, b' ');
+    whole_head(context, representation, &etag, &mut bytes);
+    let date_at = memchr::memmem::find(&bytes, b"\r\nDate: ").map_or(0, |at| at + 8);
+    let body_at = bytes.len();
+    bytes.extend_from_slice(body);
+    let bytes = bytes.into_boxed_slice();
+    let charge = Charge::new(total, bytes.len() as u64);
+    CachedResponse {
+        bytes,
+        start: CachedResponse::LEAD_BYTES,
+        body_at,
+        date_at,
+        date_second: context.date.second,
+        charge,
+    }
+}
+
+fn whole_head(
+    context: &ResponseContext<'_>,
+    representation: &Representation<'_>,
+    etag: &Etag,
+    bytes: &mut Vec<u8>,
+) {
+    let writer = context
+        .begin(bytes, Status::OK)
+        .field("Content-Type", &*representation.media(context))
+        .field_u64("Content-Length", representation.file.meta().size)
+        .field("Accept-Ranges", "bytes");
+    let writer = representation.describe(writer);
+    representation.fields(writer, context, etag, true).end();
+}
+
+/// The response for an existing file: evaluates preconditions, then ranges, then sends the whole
+/// file.
+pub fn file(
+    context: &ResponseContext<'_>,
+    head: &Head<'_>,
+    representation: &Representation<'_>,
+    source: &ContentSource,
+    host: &VirtualHost,
+) -> Outgoing {
+    let meta = representation.file.meta();
+    let etag = entity_tag(meta);
+    let validators = Validators {
+        etag: etag.as_bytes(),
+        last_modified: meta.modified.0,
+    };
+    match conditional::evaluate(head.method, &head.conditions, &validators) {
+        PreconditionResult::NotModified => return not_modified(context, representation, &etag),
+        PreconditionResult::PreconditionFailed => {
+            return error(context, Status::PRECONDITION_FAILED, Some(host), None);
+        }
+        PreconditionResult::Proceed => {}
+    }
+    match byte_ranges::requested_ranges(context, head, &validators, meta.size) {
+        Ranges::Whole => whole_file(context, representation, source, &etag),
+        Ranges::Unsatisfiable => error(
+            context,
+            Status::RANGE_NOT_SATISFIABLE,
+            Some(host),
+            Some(meta.size),
+        ),
+        Ranges::Satisfiable(ranges) => match *ranges {
+            [one] => byte_ranges::single_range(context, representation, source, &etag, one),
+            ref many => byte_ranges::multiple_ranges(context, representation, source, &etag, many),
+        },
+    }
+}
+
+fn whole_file(
+    context: &ResponseContext<'_>,
+    representation: &Representation<'_>,
+    source: &ContentSource,
+    etag: &Etag,
+) -> Outgoing {
+    let size = representation.file.meta().size;
+    let mut bytes = Vec::with_capacity(512);
+    whole_head(context, representation, etag, &mut bytes);
+    let mut outgoing = Outgoing::new(Status::OK.code(), bytes);
+    if !context.head_only && size > 0 {
+        outgoing.push(source.piece(Range {
+            start: 0,
+            end_exclusive: size,
+        }));
+    }
+    outgoing
+}
+
+fn not_modified(
+    context: &ResponseContext<'_>,
+    representation: &Representation<'_>,
+    etag: &Etag,
+) -> Outgoing {
+    let mut bytes = Vec::with_capacity(256);
+    let writer = context.begin(&mut bytes, Status::NOT_MODIFIED);
+    representation.fields(writer, context, etag, false).end();
+    Outgoing::new(Status::NOT_MODIFIED.code(), bytes)
+}

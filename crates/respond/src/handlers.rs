@@ -1,0 +1,439 @@
+//! Routing to handlers: which location a path belongs to, and which program file it may name.
+//!
+//! Pure: the worker finds out whether a file exists, with the same file cache as for static files,
+//! so that looking for a program never blocks either.
+//!
+//! Paths are normalised. Locations are matched with the relative path, as `headway_http::path`
+//! returns it; programs are named with the leading slash, as in CGI.
+//!
+//! Source: RFC 3875 sections 3.1 and 4.1.13 on script names.
+
+pub mod application;
+mod cgi;
+pub mod direct_protocol;
+pub mod accel_redirect;
+mod codec;
+mod response;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use headway_files::{RootConfig, RootId};
+use headway_gateway::cgi::{ScriptSplit, split_at_suffix, splits_below};
+
+use headway_config::{Config, Handler, Host, Location, PathMatch};
+use headway_request::{ProgramName, VirtualHost};
+
+pub use cgi::{Endpoints, is_nph, launch, launch_direct, variables};
+pub use codec::{CodecContext, new_codec};
+pub use response::{RedirectKind, SWITCHING_PROTOCOLS, begin_response, chunk, redirected_request};
+
+/// A location with what the loop needs to know about it.
+pub struct Route {
+    /// The index among all locations.
+    pub number: usize,
+    /// The configuration of the location.
+    pub location: Location,
+    /// The directory of its programs if that is not the document root, or of an application's own
+    /// files.
+    own: Option<(RootId, Vec<u8>)>,
+}
+
+/// A file that may be the program.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Candidate<'p> {
+    /// The name in the URL, and the rest of the path.
+    pub split: ScriptSplit<'p>,
+    /// The root directory …
+    pub root: RootId,
+    /// … and the name below it.
+    pub name: &'p [u8],
+}
+
+impl Route {
+    /// The program at index `part` among those that `path` may name, the shortest name first.
+    pub fn candidate<'p>(
+        &self,
+        path: &'p [u8],
+        part: usize,
+        site: &VirtualHost,
+    ) -> Option<Candidate<'p>> {
+        let split = match &self.location.path {
+            PathMatch::Prefix(prefix) => splits_below(path, prefix.as_bytes()).nth(part)?,
+            PathMatch::Suffix(suffix) if part == 0 => split_at_suffix(path, suffix.as_bytes())?,
+            PathMatch::Suffix(_) => return None,
+        };
+        Some(Candidate {
+            split,
+            root: self.root(site),
+            name: self.name(split.script_name),
+        })
+    }
+
+    /// The root directory of its programs.
+    pub fn root(&self, site: &VirtualHost) -> RootId {
+        self.own.as_ref().map_or(site.root, |(root, _)| *root)
+    }
+
+    /// The directory of the location and its root ID.
+    pub fn own(&self) -> Option<(RootId, &[u8])> {
+        let (root, directory) = self.own.as_ref()?;
+        Some((*root, directory))
+    }
+
+    /// The name of a path below that root.
+    pub fn name<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        let name = match (&self.own, &self.location.path) {
+            (Some(_), PathMatch::Prefix(prefix)) => {
+                path.strip_prefix(prefix.as_bytes()).unwrap_or(path)
+            }
+            _ => path,
+        };
+        name.strip_prefix(b"/").unwrap_or(name)
+    }
+}
+
+/// The locations of one virtual host.
+#[derive(Default)]
+struct HostRoutes {
+    /// Without their leading slash, the longest first.
+    prefixes: Vec<(Vec<u8>, Rc<Route>)>,
+    suffixes: Vec<(Vec<u8>, Rc<Route>)>,
+}
+
+/// The routes of all virtual hosts.
+pub struct Routes {
+    /// By host; empty if there is no location at all.
+    sites: Vec<HostRoutes>,
+    all: Vec<Rc<Route>>,
+    /// The document roots, by host.
+    roots: Vec<Vec<u8>>,
+}
+
+impl Routes {
+    /// The routes of a configuration.
+    pub fn new(config: &Config) -> Routes {
+        let mut routes = Routes {
+            sites: Vec::new(),
+            all: Vec::new(),
+            roots: config
+                .hosts
+                .iter()
+                .map(|host| host.root.as_os_str().as_bytes().to_vec())
+                .collect(),
+        };
+        if config.hosts.iter().all(|host| host.locations.is_empty()) {
+            return routes;
+        }
+        let mut own_root = config.hosts.len() as u32;
+        for host in &config.hosts {
+            let mut of_host = HostRoutes::default();
+            for location in &host.locations {
+                let own = own_directory(location, host).map(|directory| {
+                    own_root += 1;
+                    let directory = directory.into_os_string().into_encoded_bytes();
+                    (RootId(own_root - 1), directory)
+                });
+                let route = Rc::new(Route {
+                    number: routes.all.len(),
+                    location: location.clone(),
+                    own,
+                });
+                routes.all.push(route.clone());
+                of_host.add(route);
+            }
+            routes.sites.push(of_host);
+        }
+        routes
+    }
+
+    /// The roots besides the document roots, ordered by ID.
+    pub fn roots(config: &Config) -> Vec<RootConfig> {
+        let own = config.hosts.iter().flat_map(|host| {
+            let locations = host.locations.iter();
+            locations.filter_map(|location| own_directory(location, host))
+        });
+        own.map(|directory| RootConfig {
+            directory,
+            index: Vec::new(),
+            siblings: false,
+            dotfiles: false,
+        })
+        .collect()
+    }
+
+    /// Whether there are no locations, so that every path is a file's.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Number of locations.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The location with this index.
+    ///
+    /// # Panics
+    /// If the index is out of range; indices come from here.
+    pub fn get(&self, number: usize) -> &Rc<Route> {
+        &self.all[number]
+    }
+
+    /// The location of a relative path, if there is one. The longest prefix wins, and wins over any
+    /// suffix.
+    pub fn find(&self, site: &VirtualHost, path: &[u8]) -> Option<&Rc<Route>> {
+        let routes = self.sites.get(site.root.0 as usize)?;
+        let is_below = |prefix: &[u8]| {
+            path.strip_prefix(prefix).is_some_and(|rest| {
+                let whole = prefix.is_empty() || prefix.ends_with(b"/");
+                whole || rest.is_empty() || rest.starts_with(b"/")
+            })
+        };
+        let by_prefix = routes.prefixes.iter().find(|(prefix, _)| is_below(prefix));
+        let has_suffix = |suffix: &[u8]| split_at_suffix(path, suffix).is_some();
+        let by_suffix = || {
+            routes
+                .suffixes
+                .iter()
+                .find(|(suffix, _)| has_suffix(suffix))
+        };
+        by_prefix.or_else(by_suffix).map(|(_, route)| route)
+    }
+
+    /// Whether a directory's index file may be a program on this host.
+    pub fn has_suffixes(&self, site: &VirtualHost) -> bool {
+        let routes = self.sites.get(site.root.0 as usize);
+        routes.is_some_and(|routes| !routes.suffixes.is_empty())
+    }
+
+    /// The program found for a path of `site`: `split` of the URL, `name` below the root.
+    pub fn program(
+        &self,
+        route: &Route,
+        site: &VirtualHost,
+        split: ScriptSplit<'_>,
+        name: &[u8],
+    ) -> ProgramName {
+        let root = match &route.own {
+            Some((_, directory)) => directory,
+            None => self.document_root(site),
+        };
+        ProgramName {
+            route: route.number,
+            script_name: split.script_name.to_vec(),
+            path_info: split.path_info.to_vec(),
+            file: join(root, name),
+            document_root: self.document_root(site).to_vec(),
+        }
+    }
+
+    /// The program of a location that has exactly one: the prefix is its name, the rest of the path
+    /// its argument.
+    pub fn only_program(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> ProgramName {
+        let prefix = match &route.location.path {
+            PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix) => prefix.as_bytes(),
+        };
+        let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
+        let (script_name, path_info) = path.split_at(prefix.len().min(path.len()));
+        let file = match &route.location.handler {
+            Handler::Direct(command) | Handler::Pipe(command) => command
+                .first()
+                .map_or(&b""[..], |program| program.as_bytes()),
+            _ => b"",
+        };
+        ProgramName {
+            route: route.number,
+            script_name: script_name.to_vec(),
+            path_info: path_info.to_vec(),
+            file: file.to_vec(),
+            document_root: self.document_root(site).to_vec(),
+        }
+    }
+
+    /// The application that owns all paths of a location: the prefix is its name, the rest of the
+    /// path its argument.
+    pub fn application(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> ProgramName {
+        let whole = [b"/", path].concat();
+        let name_bytes = match &route.location.path {
+            PathMatch::Prefix(prefix) => prefix.trim_end_matches('/').len(),
+            PathMatch::Suffix(_) => whole.len(),
+        };
+        let (script_name, path_info) = whole.split_at(name_bytes.min(whole.len()));
+        let split = ScriptSplit {
+            script_name,
+            path_info,
+        };
+        self.program(route, site, split, route.name(script_name))
+    }
+
+    /// The document root of a host, without a slash at its end.
+    pub fn document_root(&self, site: &VirtualHost) -> &[u8] {
+        let root = self.roots.get(site.root.0 as usize);
+        root.map_or(&b""[..], |root| root.strip_suffix(b"/").unwrap_or(root))
+    }
+}
+
+impl HostRoutes {
+    fn add(&mut self, route: Rc<Route>) {
+        match route.location.path.clone() {
+            PathMatch::Prefix(prefix) => {
+                self.prefixes.push((prefix.as_bytes()[1..].to_vec(), route))
+            }
+            PathMatch::Suffix(suffix) => self.suffixes.push((suffix.into_bytes(), route)),
+        }
+        self.prefixes
+            .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    }
+}
+
+fn own_directory(location: &Location, host: &Host) -> Option<PathBuf> {
+    match &location.handler {
+        Handler::Cgi(cgi) => cgi.root.clone(),
+        Handler::Application(application) => Some(application.directory(&host.root)),
+        _ => None,
+    }
+}
+
+fn join(root: &[u8], name: &[u8]) -> Vec<u8> {
+    let root = root.strip_suffix(b"/").unwrap_or(root);
+    [root, b"/", name].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use headway_config::{Environment, Settings};
+
+    /// Two hosts; the directory of programs is `/proc`, which always exists.
+    const CONFIGURATION: &str = r#"
+        root = "/"
+        [[location]]
+        prefix = "/cgi-bin/"
+        cgi = true
+        root = "/proc"
+        [[location]]
+        suffix = ".cgi"
+        cgi = true
+        [[location]]
+        prefix = "/cgi-bin/files/"
+        files = true
+        [[host]]
+        names = ["other.example"]
+        root = "/dev"
+        [[host.location]]
+        prefix = "/app"
+        cgi = true
+    "#;
+
+    fn routes() -> Routes {
+        let settings = Settings::from_toml(CONFIGURATION, std::path::Path::new("t.toml")).unwrap();
+        let checked = Config::check(&settings, None, &Environment::detect()).unwrap();
+        Routes::new(&checked.config)
+    }
+
+    fn site(root: u32) -> VirtualHost {
+        VirtualHost {
+            root: RootId(root),
+            index: Vec::new(),
+            listing: false,
+            dotfiles: false,
+            error_pages: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn longest_prefix_wins_and_suffixes_come_last_when_several_rules_match() {
+        let routes = routes();
+        let rule = |root, path: &str| {
+            let route = routes.find(&site(root), &path.as_bytes()[1..]);
+            route.map(|route| route.location.path.to_string())
+        };
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(rule(0, "/cgi-bin/a"), is("/cgi-bin/"));
+        assert_eq!(rule(0, "/cgi-bin/files/a.cgi"), is("/cgi-bin/files/"));
+        assert_eq!(
+            rule(0, "/cgi-bin"),
+            None,
+            "a file or a directory of that name"
+        );
+        assert_eq!(rule(0, "/x/a.cgi/more"), is(".cgi"));
+        assert_eq!(rule(0, "/x/a.cgix"), None);
+        assert_eq!(rule(0, "/app"), None, "another host's");
+        assert_eq!(rule(1, "/app"), is("/app"));
+        assert_eq!(rule(1, "/app/x"), is("/app"));
+        assert_eq!(rule(1, "/apple"), None);
+        assert_eq!(rule(1, "/cgi-bin/a"), is("/cgi-bin/"), "from the top level");
+    }
+
+    #[test]
+    fn path_has_a_candidate_for_every_program_it_may_name() {
+        let routes = routes();
+        let candidates = |root, path: &'static str| {
+            let route = routes.find(&site(root), &path.as_bytes()[1..]).unwrap();
+            let all = (0..9).map_while(|part| route.candidate(path.as_bytes(), part, &site(root)));
+            all.map(|one| {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                (text(one.split.script_name), one.root.0, text(one.name))
+            })
+            .collect::<Vec<_>>()
+        };
+        let is = |name: &str, root, file: &str| (name.to_owned(), root, file.to_owned());
+        assert_eq!(
+            candidates(0, "/cgi-bin/a/b"),
+            [is("/cgi-bin/a", 2, "a"), is("/cgi-bin/a/b", 2, "a/b")]
+        );
+        assert_eq!(candidates(0, "/x/a.cgi/b"), [is("/x/a.cgi", 0, "x/a.cgi")]);
+        assert_eq!(candidates(1, "/app/a"), [is("/app/a", 1, "app/a")]);
+        // The same location of another host has the same programs under a root ID of its own.
+        assert_eq!(candidates(1, "/cgi-bin/a"), [is("/cgi-bin/a", 3, "a")]);
+    }
+
+    #[test]
+    fn found_program_has_an_absolute_file_name() {
+        let routes = routes();
+        let program = |root, path: &str| {
+            let site = site(root);
+            let route = routes.find(&site, &path.as_bytes()[1..]).unwrap();
+            let one = route.candidate(path.as_bytes(), 0, &site).unwrap();
+            let program = routes.program(route, &site, one.split, one.name);
+            String::from_utf8(program.file).unwrap()
+        };
+        assert_eq!(program(0, "/cgi-bin/a/b"), "/proc/a");
+        assert_eq!(program(0, "/a.cgi"), "/a.cgi");
+        assert_eq!(program(1, "/app/a"), "/dev/app/a");
+        assert_eq!(routes.document_root(&site(0)), b"");
+        assert_eq!(routes.document_root(&site(1)), b"/dev");
+    }
+
+    #[test]
+    fn application_with_a_prefix_gets_the_rest_as_path_info() {
+        let routes = routes();
+        let named = |root, path: &str| {
+            let site = site(root);
+            let relative = &path.as_bytes()[1..];
+            let route = routes.find(&site, relative).unwrap();
+            let program = routes.application(route, &site, relative);
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            (text(program.script_name), text(program.path_info))
+        };
+        let is = |script_name: &str, rest: &str| (script_name.to_owned(), rest.to_owned());
+        assert_eq!(named(1, "/app"), is("/app", ""));
+        assert_eq!(named(1, "/app/a/b"), is("/app", "/a/b"));
+        assert_eq!(named(0, "/cgi-bin/a"), is("/cgi-bin", "/a"));
+        assert_eq!(named(0, "/x.cgi"), is("/x.cgi", ""));
+    }
+
+    #[test]
+    fn program_roots_are_numbered_after_document_roots() {
+        let settings = Settings::from_toml(CONFIGURATION, std::path::Path::new("t.toml")).unwrap();
+        let checked = Config::check(&settings, None, &Environment::detect()).unwrap();
+        let roots = Routes::roots(&checked.config);
+        let directories: Vec<_> = roots.iter().map(|root| root.directory.clone()).collect();
+        assert_eq!(directories, [PathBuf::from("/proc"), "/proc".into()]);
+    }
+}

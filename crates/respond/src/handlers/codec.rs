@@ -1,0 +1,91 @@
+//! Creates the codec for a request to an upstream: FastCGI, SCGI or HTTP/1.1. The protocols
+//! themselves are in the `gateway` crate.
+
+use headway_gateway::fastcgi::FastCgiCodec;
+use headway_gateway::proxy::{Forwarding, ProxyCodec, Unforwardable};
+use headway_gateway::scgi::ScgiCodec;
+use headway_gateway::upstream::Address;
+use headway_gateway::{Codec, HeadLimits, Request};
+use headway_http::{Method, Status};
+
+use super::{Endpoints, Route, Routes, variables};
+use headway_config::{Protocol, Upstreams};
+use headway_request::{ProgramName, VirtualHost};
+
+/// What a codec needs to know about a request.
+pub struct CodecContext<'a> {
+    /// The location.
+    pub route: &'a Route,
+    /// The virtual host.
+    pub site: &'a VirtualHost,
+    /// The program that the path names.
+    pub program: &'a ProgramName,
+    /// The two addresses of the client's connection.
+    pub endpoints: Endpoints,
+    /// Length of the body, if it has one or should have one.
+    pub body_bytes: Option<u64>,
+}
+
+/// Creates the codec for a request to the upstream at `address`. `keep`: the connection should be
+/// kept alive.
+///
+/// # Errors
+/// The status with which the server answers the request itself.
+pub fn new_codec(
+    routes: &Routes,
+    upstreams: &Upstreams,
+    context: &CodecContext<'_>,
+    request: &Request<'_>,
+    address: &Address,
+    keep: bool,
+) -> Result<Box<dyn Codec>, Status> {
+    let limits = HeadLimits::default();
+    let head_only = request.head.method == Method::Head;
+    let variables = || {
+        let CodecContext {
+            route,
+            site,
+            program,
+            endpoints,
+            body_bytes,
+        } = *context;
+        let mut all = variables(routes, route, site, program, request, endpoints, body_bytes);
+        // The configured variables come last and do not replace those of the request.
+        for (name, value) in &route.location.variables {
+            all.add(name.as_bytes(), value.as_bytes());
+        }
+        all
+    };
+    Ok(match upstreams.protocol {
+        Protocol::FastCgi => Box::new(FastCgiCodec::new(&variables(), keep, &limits, head_only)),
+        Protocol::Scgi => {
+            let body_bytes = context.body_bytes.unwrap_or(0);
+            Box::new(ScgiCodec::new(&variables(), body_bytes, &limits, head_only))
+        }
+        Protocol::Proxy => {
+            let authority = address.authority();
+            let forwarding = Forwarding {
+                remote: context.endpoints.remote,
+                https: false,
+                trusts_client: upstreams.trust_forwarded,
+                authority: authority.as_bytes(),
+                keeps_host: upstreams.preserve_host,
+                via: b"headway",
+                target: None,
+                keep,
+                upgrades: upstreams.max_upgrades > 0,
+            };
+            let body = request.head.framing.into();
+            let exchange = ProxyCodec::new(request, &forwarding, body, &limits);
+            Box::new(exchange.map_err(status_of)?)
+        }
+    })
+}
+
+fn status_of(why: Unforwardable) -> Status {
+    match why {
+        Unforwardable::Method => Status::METHOD_NOT_ALLOWED,
+        Unforwardable::MaxForwards => Status::NO_CONTENT,
+        Unforwardable::Target => Status::INTERNAL_SERVER_ERROR,
+    }
+}

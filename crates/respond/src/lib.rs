@@ -1,0 +1,251 @@
+//! Builds responses: a file, a byte range, 304, a directory listing, a redirect or an error.
+//!
+//! Everything is decided from the request header and the file cache entry; nothing is opened, read
+//! or sent here. The plain `200` of a small file is built once and kept in the [`ResponseCache`].
+//!
+//! Sources: RFC 9110 (12: negotiation, 13: preconditions, 14: ranges), RFC 9112 (9.6: close).
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
+
+mod byte_ranges;
+pub mod handlers;
+mod error;
+mod file;
+pub mod listing;
+mod response_cache;
+
+use std::rc::Rc;
+
+use headway_files::OpenFile;
+use headway_http::media::MediaTypes;
+use headway_http::path::normalise;
+use headway_http::response::{FieldLines, HeadWriter, field_lines};
+use headway_http::{Head, Method, Status, Target, Version};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+
+use headway_config::Config;
+use headway_request::{Outgoing, Piece};
+
+pub use error::error;
+pub use file::{ContentSource, Representation, build_cached, choose_variant, file, is_plain};
+pub use response_cache::ResponseCache;
+
+/// Settings that all responses share, validated and formatted once.
+pub struct ResponseSettings {
+    server: FieldLines,
+    /// Configured headers by path prefix, without the leading slash.
+    extra_fields: Vec<(Vec<u8>, FieldLines)>,
+    media: MediaTypes,
+}
+
+impl ResponseSettings {
+    /// Builds the settings from the configuration.
+    pub fn new(config: &Config) -> Self {
+        let extra_fields = config.headers.iter().map(|field| {
+            let prefix = field.prefix.strip_prefix('/').unwrap_or(&field.prefix);
+            (
+                prefix.as_bytes().to_vec(),
+                field_lines([(&field.name, &field.value)]),
+            )
+        });
+        Self {
+            server: field_lines(config.server_header.iter().map(|value| ("Server", value))),
+            extra_fields: extra_fields.collect(),
+            media: MediaTypes::new(
+                config
+                    .mime_types
+                    .iter()
+                    .map(|(extension, media)| (extension, media)),
+            ),
+        }
+    }
+
+    /// Adds the headers configured for a relative path.
+    fn extra_fields<'o>(&self, mut writer: HeadWriter<'o>, path: &[u8]) -> HeadWriter<'o> {
+        for (prefix, lines) in &self.extra_fields {
+            if path.starts_with(prefix) {
+                writer = writer.lines(lines);
+            }
+        }
+        writer
+    }
+}
+
+/// The `Date` value of the current second.
+#[derive(Clone, Copy)]
+pub struct Date {
+    /// Seconds since the epoch.
+    pub second: i64,
+    /// The date as IMF-fixdate.
+    pub text: [u8; 29],
+}
+
+impl Date {
+    /// Formats the date of `second`.
+    pub fn new(second: i64) -> Self {
+        Self {
+            second,
+            text: headway_http::date::format(second),
+        }
+    }
+}
+
+/// What a response depends on besides the file.
+pub struct ResponseContext<'a> {
+    /// The shared settings.
+    pub settings: &'a ResponseSettings,
+    /// The current date.
+    pub date: &'a Date,
+    /// Whether the connection stays open after the response.
+    pub keep_alive: bool,
+    /// Whether the request is HTTP/1.0: such a client must be told that the connection stays open.
+    pub is_http10: bool,
+    /// Whether the method is HEAD: the same headers, no content.
+    pub head_only: bool,
+    /// The requested path and query, if the request could be parsed that far.
+    pub target: Option<&'a [u8]>,
+    /// The value of `Retry-After` in a 503, in seconds.
+    pub retry_after_s: u64,
+}
+
+/// `Retry-After` of an ordinary 503, in seconds. Most shortages are over by then.
+pub const RETRY_AFTER_S: u64 = 1;
+
+impl<'a> ResponseContext<'a> {
+    /// The context of a response to `head`.
+    pub fn new(
+        settings: &'a ResponseSettings,
+        date: &'a Date,
+        head: &Head<'a>,
+        keep_alive: bool,
+    ) -> Self {
+        let target = match head.target {
+            Target::Path(target) => Some(target),
+            Target::Asterisk | Target::Authority(_) => None,
+        };
+        Self {
+            settings,
+            date,
+            keep_alive,
+            is_http10: head.version == Version::Http10,
+            head_only: head.method == Method::Head,
+            target,
+            retry_after_s: RETRY_AFTER_S,
+        }
+    }
+
+    /// The context of a response to a request that could not be parsed or is rejected early.
+    pub fn without_request(
+        settings: &'a ResponseSettings,
+        date: &'a Date,
+        head_only: bool,
+    ) -> Self {
+        Self {
+            settings,
+            date,
+            keep_alive: false,
+            is_http10: false,
+            head_only,
+            target: None,
+            retry_after_s: RETRY_AFTER_S,
+        }
+    }
+
+    /// Writes the status line and the headers of every response.
+    fn begin<'o>(&self, bytes: &'o mut Vec<u8>, status: Status) -> HeadWriter<'o> {
+        let writer = HeadWriter::new(bytes, Version::Http11, status)
+            .lines(&self.settings.server)
+            .field("Date", self.date.text);
+        match (self.keep_alive, self.is_http10) {
+            (false, _) => writer.field("Connection", "close"),
+            (true, true) => writer.field("Connection", "keep-alive"),
+            (true, false) => writer,
+        }
+    }
+
+    /// Adds the headers configured for the requested path, where no file says which path it is.
+    fn extra_fields<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
+        if self.settings.extra_fields.is_empty() {
+            return writer;
+        }
+        match self.target.map(normalise) {
+            Some(Ok(path)) => self.settings.extra_fields(writer, &path.bytes),
+            _ => writer,
+        }
+    }
+}
+
+/// Bytes to escape in the path of a URI (RFC 3986, 3.3). Slashes stay.
+const PATH_SAFE: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Percent-encodes a path.
+fn encode_path(path: &[u8]) -> String {
+    percent_encode(path, PATH_SAFE).to_string()
+}
+
+/// A redirect to the same path with a final slash. The path is rebuilt from its normal form, so
+/// that a target like `//elsewhere` cannot become the address of another host.
+pub fn redirect(context: &ResponseContext<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
+    let mut location = format!("/{}/", encode_path(path)).into_bytes();
+    if let Some(query) = query {
+        location.push(b'?');
+        location.extend_from_slice(query);
+    }
+    let mut head = Vec::with_capacity(256);
+    let writer = context
+        .begin(&mut head, Status::MOVED_PERMANENTLY)
+        .field("Location", location)
+        .field_u64("Content-Length", 0);
+    context.extra_fields(writer).end();
+    Outgoing::new(Status::MOVED_PERMANENTLY.code(), head)
+}
+
+/// The methods that static files support.
+pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
+
+/// The response to `OPTIONS`.
+pub fn options(context: &ResponseContext<'_>) -> Outgoing {
+    let mut head = Vec::with_capacity(192);
+    let writer = context
+        .begin(&mut head, Status::OK)
+        .field("Allow", ALLOWED)
+        .field_u64("Content-Length", 0);
+    context.extra_fields(writer).end();
+    Outgoing::new(Status::OK.code(), head)
+}
+
+/// A directory listing that a helper has rendered.
+pub fn listing_page(context: &ResponseContext<'_>, page: Rc<OpenFile>) -> Outgoing {
+    let size = page.meta().size;
+    let mut head = Vec::with_capacity(256);
+    let writer = context
+        .begin(&mut head, Status::OK)
+        .field("Content-Type", "text/html; charset=utf-8")
+        .field_u64("Content-Length", size);
+    context.extra_fields(writer).end();
+    let mut outgoing = Outgoing::new(Status::OK.code(), head);
+    if !context.head_only && size > 0 {
+        outgoing.push(Piece::File(page, 0..size));
+    }
+    outgoing
+}

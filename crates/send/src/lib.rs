@@ -1,0 +1,223 @@
+//! Writes responses to client sockets: prepared responses in one call, larger files one resident
+//! chunk (256 KiB) at a time, up to the write quantum per loop iteration.
+//!
+//! Files leave in one of two ways. [`copy`], the default, reads a chunk into the worker's memory
+//! with a call that cannot block, then checks that the file is unchanged, then sends the chunk. In
+//! this order every byte sent belongs to the version that was opened; if the file changes, the
+//! connection closes before the promised length. [`sendfile`] passes the file's own pages to the
+//! socket. This saves the copy, but data that is still in the socket changes when the file is
+//! rewritten in place, and the change may go unnoticed.
+//!
+//! A research server may have another way, which implements [`SendFiles`].
+//!
+//! Nothing here waits. A chunk that is not in memory ends the attempt with
+//! [`SendProgress::NotResident`], and the worker asks a helper. A connection owns no send buffer:
+//! what the socket does not accept is looked up or read again.
+//!
+//! Limits of the change check: it compares size and modification time, so it misses a store through
+//! a writable mapping, and the rest of a `write` that was in progress when the file was opened.
+//!
+//! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access);
+//! sendfile(2), preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
+
+pub(crate) mod chunk;
+mod chunk_pool;
+pub(crate) mod copy;
+pub mod research;
+pub(crate) mod sendfile;
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use headway_files::{OpenFile, Residency};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+
+use headway_config::SendMethod;
+use headway_metrics::calls::{Call, Tracer};
+use headway_request::{Counters, Outgoing};
+
+pub use chunk_pool::ChunkPool;
+use chunk_pool::PINNED_CHUNKS_MAX;
+use copy::Batch;
+
+/// The most in-memory pieces that one system call sends.
+pub(crate) const PIECES_PER_CALL_MAX: usize = 16;
+
+/// The resources and limits of one attempt to send.
+pub struct SendContext<'a> {
+    /// Records the system calls.
+    pub tracer: &'a Tracer,
+    /// Knows which pages are in the page cache.
+    pub residency: &'a Residency,
+    /// The configured way to send files.
+    pub method: SendMethod,
+    /// Buffers for chunks of larger files.
+    pub chunks: &'a mut ChunkPool,
+    /// How many bytes the client's socket is likely to accept in one call; 0 if unknown.
+    pub write_size_hint: &'a mut u32,
+    /// File bytes that this response may still send in this loop iteration.
+    pub quantum_bytes: u64,
+    /// Counts chunks and bytes.
+    pub counters: &'a mut Counters,
+    /// Ranges that helpers should read ahead. Each starts at a chunk boundary.
+    pub prefetch: &'a mut Vec<(Rc<OpenFile>, Range<u64>)>,
+    /// The range that was last found resident in this iteration, so that its pages are counted only
+    /// once.
+    pub known_resident: Option<(Rc<OpenFile>, Range<u64>)>,
+}
+
+/// The result of an attempt to send.
+pub enum SendProgress {
+    /// The response has been sent completely.
+    Finished,
+    /// The socket's send buffer is full.
+    SocketFull,
+    /// The write quantum of this iteration is used up; other connections run first.
+    QuantumSpent,
+    /// The chunk at this offset is not in memory.
+    NotResident(Rc<OpenFile>, u64),
+    /// The file system cannot tell what is resident, so a helper must copy these bytes.
+    ResidencyUnknown(Rc<OpenFile>, u64),
+    /// The file was rewritten or truncated while it was sent.
+    Changed,
+    /// The file could not be read.
+    Unreadable,
+    /// The client has disconnected.
+    Disconnected,
+}
+
+/// Another way to send files, in place of the configured one.
+pub trait SendFiles {
+    /// Sends what one system call can take: the pieces in memory at the front, or a part of the
+    /// first file. Returns `None` if the caller can go on.
+    fn send_some(
+        &mut self,
+        outgoing: &mut Outgoing,
+        socket: BorrowedFd<'_>,
+        context: &mut SendContext<'_>,
+    ) -> Option<SendProgress>;
+
+    /// How it finds out what is resident, where it does so in its own way.
+    fn residency(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether it maps files.
+    fn maps_files(&self) -> bool {
+        false
+    }
+
+    /// Learns that a helper has read the chunk at `offset`.
+    fn chunk_was_read(&mut self, _file: &OpenFile, _offset: u64) {}
+
+    /// Sets the gauges of a snapshot.
+    fn gauges(&self, _counters: &mut Counters) {}
+}
+
+/// Sends as much of `outgoing` as the socket and the quantum allow, by `other` if there is one.
+pub fn send(
+    outgoing: &mut Outgoing,
+    socket: BorrowedFd<'_>,
+    context: &mut SendContext<'_>,
+    mut other: Option<&mut (dyn SendFiles + 'static)>,
+) -> SendProgress {
+    while !outgoing.pieces.is_empty() {
+        let progress = match (&mut other, context.method) {
+            (Some(other), _) => other.send_some(outgoing, socket, context),
+            (None, SendMethod::Copy) => copy::send_some(outgoing, socket, context),
+            (None, SendMethod::Sendfile) => {
+                sendfile::send_some(outgoing, socket, context, &mut chunk::expect_resident, true)
+            }
+        };
+        if let Some(progress) = progress {
+            return progress;
+        }
+        if context.quantum_bytes == 0 && !outgoing.pieces.is_empty() {
+            return SendProgress::QuantumSpent;
+        }
+    }
+    SendProgress::Finished
+}
+
+/// Sends the in-memory pieces at the front, and then `batch`, the chunks of the file that follows,
+/// in one call. Returns `None` if everything was sent.
+pub(crate) fn send_memory(
+    outgoing: &mut Outgoing,
+    batch: &Batch,
+    socket: BorrowedFd<'_>,
+    context: &mut SendContext<'_>,
+) -> Option<SendProgress> {
+    let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL_MAX + PINNED_CHUNKS_MAX];
+    let (mut count, mut length) = (0, batch.length);
+    for piece in outgoing.pieces.iter().take(PIECES_PER_CALL_MAX) {
+        let Some(memory) = piece.memory() else { break };
+        slices[count] = IoSlice::new(memory);
+        count += 1;
+        length += memory.len() as u64;
+    }
+    count = batch.append(context.chunks, &mut slices, count);
+    // More data follows, so the kernel may wait to fill the last packet (tcp(7)).
+    let more = match outgoing.bytes_left() > length {
+        true => SendFlags::MORE,
+        false => SendFlags::empty(),
+    };
+    // MSG_DONTWAIT is needed: a process that shares the socket may have cleared O_NONBLOCK.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more;
+    let sent = context.tracer.call(Call::Send, || match &slices[..count] {
+        [one] => rustix::net::send(socket, one, flags),
+        many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
+    });
+    match sent {
+        Ok(sent) => {
+            account_sent(outgoing, sent as u64, context);
+            let left = length - sent as u64;
+            if batch.length > 0 {
+                batch.update_write_hint(left, context);
+            }
+            // A short count means that the socket is full; another call would only return EAGAIN.
+            (left > 0).then_some(SendProgress::SocketFull)
+        }
+        Err(error) => classify_send_error(error),
+    }
+}
+
+pub(crate) fn account_sent(outgoing: &mut Outgoing, sent: u64, context: &mut SendContext<'_>) {
+    context.counters.sent_bytes += sent;
+    outgoing.advance(sent);
+}
+
+/// What a failed send means: EAGAIN is a full socket, EIO a disk error, EINTR a reason to retry.
+/// Every other error means that the client has disconnected.
+pub(crate) fn classify_send_error(error: Errno) -> Option<SendProgress> {
+    match error {
+        Errno::AGAIN => Some(SendProgress::SocketFull),
+        Errno::INTR => None,
+        Errno::IO => Some(SendProgress::Unreadable),
+        _ => Some(SendProgress::Disconnected),
+    }
+}
+
+/// Sends a complete cached response with one call: the hot path. Returns the number of bytes sent.
+pub fn send_whole(
+    socket: &impl AsFd,
+    bytes: &[u8],
+    more: bool,
+    tracer: &Tracer,
+) -> Result<usize, Errno> {
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    flags.set(SendFlags::MORE, more);
+    tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags))
+}
+
+#[cfg(test)]
+mod tests;
