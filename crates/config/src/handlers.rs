@@ -21,7 +21,7 @@ const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = tr
 pub(super) fn kind(
     key: &str,
     own: &LocationSettings,
-    place: &Range<usize>,
+    position: &Range<usize>,
     applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<Handler> {
@@ -30,7 +30,7 @@ pub(super) fn kind(
         [] => {
             // The handler may be the setting that could not be read.
             if !own.has_faults {
-                to.usage_error(key, Some(place.clone()), NEEDS_HANDLER.into());
+                to.usage_error(key, Some(position.clone()), NEEDS_HANDLER.into());
             }
             return None;
         }
@@ -39,7 +39,7 @@ pub(super) fn kind(
             let problem = format!(
                 "a location has one handler, and this one has {others} and {last}; keep one"
             );
-            to.usage_error(key, Some(place.clone()), problem);
+            to.usage_error(key, Some(position.clone()), problem);
             return None;
         }
     };
@@ -181,8 +181,8 @@ pub(super) fn check_foreign_settings(
         }
     };
     for (settings, problem) in foreign {
-        for (name, place) in settings.iter().filter(|(_, place)| place.is_some()) {
-            to.usage_error(&format!("{key}.{name}"), place.clone(), problem.into());
+        for (name, position) in settings.iter().filter(|(_, position)| position.is_some()) {
+            to.usage_error(&format!("{key}.{name}"), position.clone(), problem.into());
         }
     }
 }
@@ -194,19 +194,19 @@ fn command(
     list: &Spanned<OneOrMany<String>>,
     to: &mut Findings<'_>,
 ) -> Option<Vec<String>> {
-    let place = Some(list.span());
+    let position = Some(list.span());
     let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
         let problem = "direct and pipe need a prefix, not a suffix";
-        to.usage_error(key, place, problem.into());
+        to.usage_error(key, position, problem.into());
         return None;
     }
     let Some(program) = command.first() else {
-        to.usage_error(key, place, "name a program".into());
+        to.usage_error(key, position, "name a program".into());
         return None;
     };
     if command.iter().any(|word| word.contains('\0')) {
-        to.usage_error(key, place, "an argument contains a NUL byte".into());
+        to.usage_error(key, position, "an argument contains a NUL byte".into());
         return None;
     }
     let usable = std::fs::canonicalize(program).and_then(|real| {
@@ -219,7 +219,7 @@ fn command(
     match usable {
         Ok(()) => Some(command),
         Err(error) => {
-            to.environment_error(key, place, format!("the program {program}: {error}"));
+            to.environment_error(key, position, format!("the program {program}: {error}"));
             None
         }
     }
@@ -233,17 +233,17 @@ fn directory(
     to: &mut Findings<'_>,
 ) -> Option<PathBuf> {
     let item = own.root.as_ref()?;
-    let (key, place) = (format!("{key}.root"), Some(item.span()));
+    let (key, position) = (format!("{key}.root"), Some(item.span()));
     if own.prefix.is_none() {
         let problem = "a root needs a prefix, not a suffix";
-        to.usage_error(&key, place, problem.into());
+        to.usage_error(&key, position, problem.into());
         return None;
     }
     let shown = item.get_ref().display();
     match std::fs::canonicalize(item.get_ref()) {
         Ok(real) if real.is_dir() => return Some(real),
-        Ok(_) => to.environment_error(&key, place, format!("{shown} is not a directory")),
-        Err(error) => to.environment_error(&key, place, format!("{what} {shown}: {error}")),
+        Ok(_) => to.environment_error(&key, position, format!("{shown} is not a directory")),
+        Err(error) => to.environment_error(&key, position, format!("{what} {shown}: {error}")),
     }
     None
 }

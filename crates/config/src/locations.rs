@@ -122,7 +122,7 @@ impl NamedApplication {
 /// How CGI programs are started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgi {
-    /// Directory of the programs, in place of the prefix; `None`: below the document root.
+    /// Directory of the programs, in position of the prefix; `None`: below the document root.
     pub root: Option<PathBuf>,
     /// What connects the input and output of a program with the server.
     pub streams: Streams,
@@ -323,9 +323,9 @@ fn location(
     applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<Location> {
-    let (own, place) = (item.get_ref(), item.span());
-    let rule = rule(key, own, &place, to);
-    let kind = kind(key, own, &place, applications, to);
+    let (own, position) = (item.get_ref(), item.span());
+    let rule = rule(key, own, &position, to);
+    let kind = kind(key, own, &position, applications, to);
     if let Some(kind) = &kind {
         check_foreign_settings(key, own, kind, to);
     }
@@ -415,7 +415,7 @@ fn timeouts(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> (u64, u
 fn rule(
     key: &str,
     own: &LocationSettings,
-    place: &Range<usize>,
+    position: &Range<usize>,
     to: &mut Findings<'_>,
 ) -> Option<PathMatch> {
     let (text, rule, good): (&String, fn(String) -> PathMatch, bool) = match (
@@ -433,7 +433,7 @@ fn rule(
         _ => {
             if !own.has_faults {
                 let problem = "a location needs its paths: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
-                to.usage_error(key, Some(place.clone()), problem.into());
+                to.usage_error(key, Some(position.clone()), problem.into());
             }
             return None;
         }
