@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::error::Findings;
-use super::locations::{Cgi, Handler, NamedApplication};
+use super::locations::{Cgi, HandlerConfig, NamedApplication};
 use super::ranges::{span, value};
 use super::settings::LocationSettings;
 use super::units::OneOrMany;
@@ -24,7 +24,7 @@ pub(super) fn kind(
     position: &Range<usize>,
     applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
-) -> Option<Handler> {
+) -> Option<HandlerConfig> {
     let name = match written(own)[..] {
         [name] => name,
         [] => {
@@ -44,7 +44,7 @@ pub(super) fn kind(
         }
     };
     if let Some(item) = &own.application {
-        return application(key, own, item, applications, to).map(Handler::Application);
+        return application(key, own, item, applications, to).map(HandlerConfig::Application);
     }
     let over_sockets = [
         (Protocol::FastCgi, &own.fastcgi),
@@ -53,23 +53,23 @@ pub(super) fn kind(
     ];
     for (protocol, list) in over_sockets {
         if let Some(list) = list {
-            return upstreams(key, own, protocol, list, to).map(Handler::Upstreams);
+            return upstreams(key, own, protocol, list, to).map(HandlerConfig::Upstreams);
         }
     }
     if let Some(list) = own.direct.as_ref().or(own.pipe.as_ref()) {
         reject_root(key, own, "direct and pipe have no root; remove it", to);
         let command = command(&format!("{key}.{name}"), own, list, to)?;
         return Some(match name {
-            "pipe" => Handler::Pipe(command),
-            _ => Handler::Direct(command),
+            "pipe" => HandlerConfig::Pipe(command),
+            _ => HandlerConfig::Direct(command),
         });
     }
     if name == "files" {
         let problem = "files are served from the root of the host; remove it";
         reject_root(key, own, problem, to);
-        return Some(Handler::Files);
+        return Some(HandlerConfig::Files);
     }
-    Some(Handler::Cgi(Cgi {
+    Some(HandlerConfig::Cgi(Cgi {
         root: directory(key, own, "the programs' directory", to),
         streams: value(&own.streams).unwrap_or_default(),
         fork_in_server: value(&own.fork_in_server).unwrap_or(false),
@@ -142,7 +142,7 @@ fn application(
 pub(super) fn check_foreign_settings(
     key: &str,
     own: &LocationSettings,
-    kind: &Handler,
+    kind: &HandlerConfig,
     to: &mut Findings<'_>,
 ) {
     let of_back_ends = [
@@ -173,10 +173,13 @@ pub(super) fn check_foreign_settings(
     let cgi = (&of_cgi[..], "only for cgi");
     let gateways = (&of_gateways[..], "only for cgi, fastcgi and scgi");
     let foreign = match kind {
-        Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
-        Handler::Upstreams(_) => vec![proxies, cgi],
-        Handler::Cgi(_) => vec![back_ends, proxies],
-        Handler::Files | Handler::Direct(_) | Handler::Pipe(_) | Handler::Application(_) => {
+        HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
+        HandlerConfig::Upstreams(_) => vec![proxies, cgi],
+        HandlerConfig::Cgi(_) => vec![back_ends, proxies],
+        HandlerConfig::Files
+        | HandlerConfig::Direct(_)
+        | HandlerConfig::Pipe(_)
+        | HandlerConfig::Application(_) => {
             vec![back_ends, proxies, cgi, gateways]
         }
     };

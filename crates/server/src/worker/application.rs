@@ -77,7 +77,7 @@ impl EmbeddedApplications {
     /// 500; the configuration was checked by the same program.
     pub(super) fn new(routes: &Routes, applications: Applications) -> Self {
         let of_route = |number: usize| match &routes.get(number).location.handler {
-            config::Handler::Application(named) => {
+            config::HandlerConfig::Application(named) => {
                 applications.find(&named.name).map(|kind| kind.start())
             }
             _ => None,

@@ -9,7 +9,7 @@ use headway_files::{Answer, Failure, Full, OpenFile, RootId};
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
 
-use crate::config::Handler;
+use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
 use crate::worker::files::StaticFiles;
 use crate::worker::files::small_file::CacheMiss;
@@ -96,7 +96,7 @@ impl Turn<'_> {
     ) -> Next {
         let route = self.context.routes.get(number);
         let encoded = match (&route.location.handler, route.own()) {
-            (Handler::Application(named), Some((_, directory))) => {
+            (HandlerConfig::Application(named), Some((_, directory))) => {
                 job.encode(&named.name, directory)
             }
             _ => None,

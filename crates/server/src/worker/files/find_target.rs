@@ -13,7 +13,7 @@ use headway_http::path::Path;
 use headway_http::{Method, Status};
 
 use super::StaticFiles;
-use crate::config::{Handler, PathMatch, Protocol};
+use crate::config::{HandlerConfig, PathMatch, Protocol};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
 use headway_connection::{Connection, Delegate};
@@ -78,8 +78,8 @@ impl StaticFiles {
             return Break(NoTarget::Error(Status::NOT_FOUND));
         }
         match route.location.handler {
-            Handler::Files => Continue(Target::Files(None)),
-            Handler::Application(_) => {
+            HandlerConfig::Files => Continue(Target::Files(None)),
+            HandlerConfig::Application(_) => {
                 Continue(Target::Delegate(Delegate::Application(route.number)))
             }
             _ => match StaticFiles::owner(context, &route, site, &path.bytes) {
@@ -99,19 +99,20 @@ impl StaticFiles {
         path: &[u8],
     ) -> Option<ProgramName> {
         match &route.location.handler {
-            Handler::Direct(_) | Handler::Pipe(_) => {
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 let whole = [b"/", path].concat();
                 Some(context.routes.only_program(route, site, &whole))
             }
-            Handler::Upstreams(upstreams)
+            HandlerConfig::Upstreams(upstreams)
                 if upstreams.protocol == Protocol::Proxy
                     || matches!(route.location.path, PathMatch::Prefix(_)) =>
             {
                 Some(context.routes.application(route, site, path))
             }
-            Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::Application(_) => {
-                None
-            }
+            HandlerConfig::Files
+            | HandlerConfig::Cgi(_)
+            | HandlerConfig::Upstreams(_)
+            | HandlerConfig::Application(_) => None,
         }
     }
 
@@ -217,7 +218,7 @@ impl StaticFiles {
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
                 _ if !search.may_enter(route) => Some(Break(NoTarget::Error(Status::NOT_FOUND))),
-                Handler::Files => None,
+                HandlerConfig::Files => None,
                 // Never served as a file, which would show the source of the program.
                 _ => Some(match StaticFiles::owner(context, route, site, &file) {
                     Some(program) => Continue(Target::Program(program)),

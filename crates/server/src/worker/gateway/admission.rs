@@ -86,14 +86,16 @@ impl Gateway {
         let time_max_ms = location.request_timeout_ms;
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
-            config::Handler::Direct(_) | config::Handler::Pipe(_) => true,
+            config::HandlerConfig::Direct(_) | config::HandlerConfig::Pipe(_) => true,
             _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
         let reader = match is_nph(&program) {
-            _ if matches!(location.handler, config::Handler::Upstreams(_)) => Reader::Upstream,
-            true if matches!(location.handler, config::Handler::Cgi(_)) => {
+            _ if matches!(location.handler, config::HandlerConfig::Upstreams(_)) => {
+                Reader::Upstream
+            }
+            true if matches!(location.handler, config::HandlerConfig::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
             _ => Reader::Cgi(ResponseReader::new(

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::internal_redirect::InternalRedirect;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::calls::Call;
-use crate::config::Handler;
+use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
 use headway_connection::{Connection, Exchange, Reader};
 use headway_request::{Frame, Outgoing, Piece};
@@ -189,7 +189,7 @@ impl Gateway {
     fn may_upgrade(&self, context: &LoopContext, exchange: &Exchange) -> bool {
         let route = context.routes.get(exchange.program.route);
         match &route.location.handler {
-            Handler::Upstreams(upstreams) => {
+            HandlerConfig::Upstreams(upstreams) => {
                 self.has_upgrade_slot(route.number, upstreams.max_upgrades)
             }
             _ => false,

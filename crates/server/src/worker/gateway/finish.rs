@@ -9,7 +9,7 @@ use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
 use headway_http::Status;
 
 use super::{ExchangeEnd, Gateway, Program};
-use crate::config::Handler;
+use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
 use headway_connection::{Connection, Exchange, Next, Stage};
 use headway_spawner::wire::SpawnerOrder;
@@ -164,7 +164,7 @@ impl Gateway {
     /// Whether the handler outlives the request (everything but CGI).
     fn has_no_program(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
-        !matches!(location.handler, Handler::Cgi(_))
+        !matches!(location.handler, HandlerConfig::Cgi(_))
     }
 
     fn close_streams(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {

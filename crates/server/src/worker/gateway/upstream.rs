@@ -27,7 +27,7 @@ use super::internal_redirect::InternalRedirect;
 use super::upstream_conn::ConnectFailed;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::calls::Call;
-use crate::config::Handler;
+use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
 use headway_connection::{Connection, Exchange, Stage};
 
@@ -56,7 +56,7 @@ impl Gateway {
         status: Status,
     ) -> ExchangeStep {
         let route = context.routes.get(exchange.program.route).clone();
-        let Handler::Upstreams(upstreams) = &route.location.handler else {
+        let HandlerConfig::Upstreams(upstreams) = &route.location.handler else {
             return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
         };
         let now_ms = context.now_ms;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Gateway;
 use super::upstream_conn::ConnUse;
 use crate::calls::Call;
-use crate::config::Handler;
+use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
 use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 
@@ -57,7 +57,7 @@ impl Gateway {
     /// The client has left: cancels its request if the connection has keep-alive.
     pub(super) fn abort_upstream(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let route = context.routes.get(exchange.program.route).clone();
-        let Handler::Upstreams(upstreams) = &route.location.handler else {
+        let HandlerConfig::Upstreams(upstreams) = &route.location.handler else {
             return;
         };
         let may = |upstream: &UpstreamRequest| {

@@ -9,7 +9,7 @@ use headway_gateway::{CodecError, InvalidResponse};
 use headway_http::Status;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::config::{Handler, Protocol};
+use crate::config::{HandlerConfig, Protocol};
 use crate::worker::context::LoopContext;
 use headway_connection::{Connection, Exchange, UpstreamRequest};
 use headway_spawner::escape_control;
@@ -169,7 +169,7 @@ impl Gateway {
 
     fn is_proxied(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
-        matches!(&location.handler, Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
+        matches!(&location.handler, HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
     }
 
     /// Logs standard error of a FastCGI application: one message per line, control characters

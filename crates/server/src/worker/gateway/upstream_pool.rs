@@ -15,7 +15,7 @@ use rustix::net::RecvFlags;
 use super::Gateway;
 use super::upstream_conn::ConnUse;
 use crate::calls::Call;
-use crate::config::{Handler, Upstreams};
+use crate::config::{HandlerConfig, Upstreams};
 use crate::metrics;
 use crate::worker::context::LoopContext;
 use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
@@ -41,7 +41,7 @@ impl UpstreamPool {
         let kinds = (0..routes.len()).map(|number| &routes.get(number).location);
         kinds
             .map(|location| match &location.handler {
-                Handler::Upstreams(upstreams) => {
+                HandlerConfig::Upstreams(upstreams) => {
                     Some(UpstreamPool::new(upstreams, location.concurrency))
                 }
                 _ => None,
