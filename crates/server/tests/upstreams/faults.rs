@@ -112,6 +112,31 @@ fn upstream_failures_become_502_503_or_504() {
 }
 
 #[test]
+fn upstream_gets_the_path_that_chose_the_location() {
+    let site = Site::new();
+    let upstream = FakeUpstream::new(|mut stream| {
+        while let Some(head) = read_head(&mut stream) {
+            let line = head.lines().next().unwrap_or_default();
+            let length = line.len();
+            let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{line}");
+            let _ = stream.write_all(response.as_bytes());
+        }
+    });
+    let server = proxy(&site, &[&upstream.address], "");
+    for (target, line) in [
+        ("/x/../app/20?q=..", "GET /app/20?q=.. HTTP/1.1"),
+        ("//app//20", "GET /app/20 HTTP/1.1"),
+        ("/app/%2e%2e/app/x", "GET /app/x HTTP/1.1"),
+        ("/%61pp/a%3Bb", "GET /app/a%3Bb HTTP/1.1"),
+    ] {
+        assert_eq!(get(&server, target).text(), line, "{target}");
+    }
+    assert_eq!(get(&server, "/app/../x").status, 404);
+    assert_eq!(get(&server, "/app/../../x").status, 403);
+    is_well(&server);
+}
+
+#[test]
 fn excess_bytes_after_a_response_are_dropped() {
     let site = Site::new();
     let upstream = FakeUpstream::new(|mut stream| {
