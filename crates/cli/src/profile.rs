@@ -274,13 +274,14 @@ impl Listener for ProgressLines {
             Some(Verdict::Invalid) => "invalid",
             Some(Verdict::Valid) | None => "valid",
         };
-        let response = finished.analysis.response.clone().unwrap_or_default();
+        let response = finished.analysis.response.as_ref();
+        let time = |us: Option<f64>| us.map_or("–".to_owned(), time_us);
         self.print_line(&format!(
             "{}: {verdict}, {} good responses/s, p50 {}, p99 {}",
             self.name,
             number(finished.analysis.achieved_rps),
-            time_us(response.p50_us),
-            time_us(response.p99_us),
+            time(response.map(|response| response.p50_us)),
+            time(response.map(|response| response.p99_us)),
         ));
         for warning in &finished.warnings {
             self.print_line(&format!("headway: warning: {warning}"));

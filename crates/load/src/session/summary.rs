@@ -220,6 +220,8 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         }
         Mode::Closed => lines.push(("from start", &analysis.response)),
     }
+    let counts = &analysis.counts;
+    let withheld = analysis.response.is_none() && counts.requests + counts.abandoned > 0;
     let _ = write!(out, "  {:<width$}", "latency", width = NAME_WIDTH - 2);
     for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
         let _ = write!(out, "{name:>10}");
@@ -232,6 +234,7 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
                 .iter()
                 .map(|us| format!("{:>10}", time_us(*us)))
                 .collect(),
+            None if withheld => "  withheld: too many requests have no latency".to_owned(),
             None => "  no request ended".to_owned(),
         };
         line(out, name, &words);
