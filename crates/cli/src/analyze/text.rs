@@ -42,7 +42,7 @@ pub fn label(run: &Run) -> String {
         .clone()
         .or(server)
         .unwrap_or_else(|| run.path().display().to_string());
-    printable(&name)
+    printable(&name).into_owned()
 }
 
 fn title(run: &Run, described: &RunDescription) -> String {

@@ -369,7 +369,7 @@ impl Analyzer {
         }
     }
 
-    /// Whether so many requests have no latency that percentiles of the others mislead. One that
+    /// Whether percentiles would mislead, because of requests without a latency. One that
     /// was due and found no room in the client's queue is enough: it came in a stall, as all of the
     /// same moment did.
     fn withholds_percentiles(&self) -> bool {

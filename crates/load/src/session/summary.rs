@@ -68,7 +68,7 @@ fn line(out: &mut String, name: &str, words: &str) {
 }
 
 fn server(description: &RunDescription) -> String {
-    let targets = description.targets.join(" ");
+    let targets = printable(&description.targets.join(" ")).into_owned();
     let named = description.server.as_ref().map(|server| &server.field);
     let label = description.label.as_ref();
     match label.or(named).filter(|name| !name.is_empty()) {
