@@ -289,7 +289,7 @@ fn first_byte_runs_from_the_actual_start_when_the_request_was_late() {
     };
     let found = analyze(&rows(1_000).into_iter().map(late).collect::<Vec<_>>());
     let max =
-        |found: Option<headway_latency::analysis::Distribution>| found.expect("requests").max_us;
+        |found: Option<Distribution>| found.expect("requests").max_us;
     assert_eq!(
         (
             max(found.first_byte),
