@@ -184,7 +184,7 @@ fn work(of: &Evidence, to: &mut VerdictFindings) {
 }
 
 /// Does every request that was due have a latency?
-fn latencies(of: &Evidence, to: &mut Findings) {
+fn latencies(of: &Evidence, to: &mut VerdictFindings) {
     let share = share(of.untimed, of.started);
     if of.unqueued > 0 {
         to.invalid.push(format!(
