@@ -6,8 +6,6 @@
 //! The options are made from the keys of the configuration file, so that both have the same names,
 //! values and messages.
 
-use anyhow::Context;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
@@ -15,6 +13,9 @@ use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
 use headway_server::{Extensions, Options, Programs};
+
+use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::io::Write;

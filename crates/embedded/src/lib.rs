@@ -81,11 +81,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 
+use headway_config::KnownApplications;
 use headway_files::protocol::CustomResult;
 use headway_files::{CustomJob, Failure, Meta, OpenFile};
 use headway_http::Target;
-
-use headway_config::KnownApplications;
 use headway_metrics::calls::{Call, Tracer};
 
 /// The applications that a program contains.

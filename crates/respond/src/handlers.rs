@@ -19,10 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use headway_config::{Config, Handler, Host, Location, PathMatch};
 use headway_files::{RootConfig, RootId};
 use headway_gateway::cgi::{ScriptSplit, split_at_suffix, splits_below};
-
-use headway_config::{Config, Handler, Host, Location, PathMatch};
 use headway_request::{ProgramName, VirtualHost};
 
 pub use cgi::{Endpoints, is_nph, launch, launch_direct, variables};

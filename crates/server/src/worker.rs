@@ -36,16 +36,16 @@ mod tokens;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use headway_event::Ready;
-use headway_os::privileges::{CapabilitySet, drop_capabilities};
-use rustix::net::Shutdown;
-
-use crate::calls::{Call, Tracer};
-use acceptor::{Acceptor, Batch};
-use context::LoopContext;
 use headway_accept::LISTENER;
 use headway_connection::{CONNECTION, Phase};
 use headway_control::{FromWorker, Received, ToWorker};
+use headway_event::Ready;
+use headway_metrics::calls::{Call, Tracer};
+use headway_os::privileges::{CapabilitySet, drop_capabilities};
+use rustix::net::Shutdown;
+
+use acceptor::{Acceptor, Batch};
+use context::LoopContext;
 use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
 use router::Router;

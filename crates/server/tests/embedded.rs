@@ -11,6 +11,7 @@ use headway_embedded::{
 };
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Handler, Settings};
+
 use support::{APPLICATIONS, Served, config};
 use tempfile::TempDir;
 

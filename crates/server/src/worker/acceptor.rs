@@ -9,24 +9,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use headway_admission::retry_after_s;
-use headway_event::{Ready, Token};
-use headway_http::Status;
-use headway_os::shared_counters::SharedCounters;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, sockopt};
-
-use super::context::LoopContext;
-use crate::calls::Call;
-use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use headway_accept::{
     Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
     NOT_ACCEPTING, batch_limit,
 };
+use headway_admission::retry_after_s;
+use headway_config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use headway_connection::{CONNECTION, Connection};
 use headway_control::FromWorker;
+use headway_event::{Ready, Token};
+use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_os::shared_counters::SharedCounters;
 use headway_request::Request;
 use headway_respond::ResponseContext;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
+
+use super::context::LoopContext;
 
 /// If requests are served during the batch, connections can keep arriving; a batch older than this
 /// accepts one more and ends. Long compared with a batch, short compared with what else waits:

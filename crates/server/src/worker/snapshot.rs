@@ -1,8 +1,9 @@
 //! What a worker tells the master about itself: counters, gauges of every part, and the trace.
 
+use headway_metrics::{Counters, Snapshot};
+
 use super::context::LoopContext;
 use super::{Worker, helpers};
-use crate::metrics::{Counters, Snapshot};
 
 /// A snapshot of this moment.
 pub(super) fn snapshot(worker: &Worker) -> Snapshot {

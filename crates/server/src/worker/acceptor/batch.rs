@@ -10,10 +10,11 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::{Acceptor, NO_DEADLINE_MS};
-use crate::worker::context::LoopContext;
 use headway_accept::Accepted;
 use headway_connection::Connection;
+
+use super::{Acceptor, NO_DEADLINE_MS};
+use crate::worker::context::LoopContext;
 
 /// Why a batch ended, and so whether connections may be left in the accept queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
