@@ -191,7 +191,7 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let nobody = self.context.connections.len() == 0 && self.acceptor.last_clients.is_none();
+        let nobody = self.context.connections.count() == 0 && self.acceptor.last_clients.is_none();
         self.context
             .draining_until_ms
             .is_some_and(|until| nobody || self.context.now_ms >= until)
@@ -254,7 +254,7 @@ impl Worker {
         let Some(mut last) = self.acceptor.last_batches() else {
             return;
         };
-        for listener in 0..self.acceptor.listeners.len() {
+        for listener in 0..self.acceptor.listeners.count() {
             let batch = self.acceptor.begin_last(&self.context, listener, &last);
             last.count(&self.run_batch(batch));
         }

@@ -122,7 +122,7 @@ impl Acceptor {
             return Some(limit);
         };
         let pending = self.listeners.pending(listener, &context.tracer);
-        match balance.decide(context.connections.len() as u32, pending, context.now_ms) {
+        match balance.decide(context.connections.count() as u32, pending, context.now_ms) {
             BalanceDecision::Accept(share) => Some(limit.min(share)),
             BalanceDecision::Yield => {
                 context.counters.accept_yielded += u64::from(self.listeners.are_watched());
@@ -138,7 +138,7 @@ impl Acceptor {
     /// Publishes the number of connections to the other workers, and resumes accepting after a
     /// yield.
     fn maintain_balance(&mut self, context: &mut LoopContext) {
-        let own = context.connections.len() as u32;
+        let own = context.connections.count() as u32;
         if let Some(balance) = &mut self.balance {
             balance.publish(match self.listeners.are_accepting() {
                 true => own,
@@ -212,7 +212,7 @@ impl Acceptor {
         if !rejecting || !self.listeners.is_full() || Acceptor::is_shared(context) {
             return;
         }
-        for listener in 0..self.listeners.len() {
+        for listener in 0..self.listeners.count() {
             let more = self.shed_load(context, listener);
             if let Some(auto) = &mut self.auto {
                 auto.record_pending(more);
