@@ -16,7 +16,7 @@ const VALUE_BYTES_MAX: usize = 2048;
 pub struct LogLine<'a> {
     /// The client's address.
     pub client: SocketAddr,
-    /// When the response began, in milliseconds since 1970.
+    /// When the response ended, in milliseconds since 1970; the server gives whole seconds.
     pub time_ms: u64,
     /// The method; empty when the request could not be parsed.
     pub method: &'a [u8],

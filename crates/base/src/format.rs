@@ -12,6 +12,9 @@
 //! assert_eq!(format::percent(0.000_2), "0.02 %");
 //! ```
 
+use std::borrow::Cow;
+use std::fmt::Write;
+
 /// What stands where there is no number.
 pub const NONE: &str = "–";
 
@@ -146,14 +149,76 @@ pub fn percent(share: f64) -> String {
     format!("{shown} %")
 }
 
-/// A name that came from outside, such as a label in a run directory or the `Server` header of a
-/// response, without the control characters that a terminal would obey.
+/// A name that came from outside, such as that of a file or the `Server` header of a response, with
+/// the characters escaped that a terminal would obey: control characters, line ends among them, and
+/// those which change the direction of text.
 ///
 /// ```
-/// assert_eq!(headway_base::format::printable("a\x1b[31m"), "a\u{fffd}[31m");
+/// assert_eq!(headway_base::format::printable("a\x1b[31m\n"), r"a\x1b[31m\n");
 /// ```
-pub fn printable(name: &str) -> String {
-    name.replace(char::is_control, "\u{fffd}")
+pub fn printable(name: &str) -> Cow<'_, str> {
+    match name.contains(is_obeyed) {
+        true => Cow::Owned(escape(name)),
+        false => Cow::Borrowed(name),
+    }
+}
+
+/// A whole text of ours that may contain names from outside: as [`printable`], except that line ends
+/// stay, and the sequences for bold and colours (SGR), which only change how the text looks.
+///
+/// ```
+/// let text = "\x1b[1mname\x1b[0m\n\x1b]0;title\x07";
+/// assert_eq!(headway_base::format::printable_text(text), "\x1b[1mname\x1b[0m\n\\x1b]0;title\\x07");
+/// ```
+pub fn printable_text(text: &str) -> Cow<'_, str> {
+    if !text.contains(|c| c != '\n' && is_obeyed(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(|c| c != '\n' && is_obeyed(c)) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let length =
+            sgr_bytes(rest).unwrap_or_else(|| rest.chars().next().map_or(0, char::len_utf8));
+        let (found, after) = rest.split_at(length);
+        match sgr_bytes(found) {
+            Some(_) => out.push_str(found),
+            None => out.push_str(&escape(found)),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// The length of the sequence for bold or a colour that the text begins with: `ESC [ 1 ; 31 m`.
+fn sgr_bytes(text: &str) -> Option<usize> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    parameters[end..].starts_with('m').then_some(end + 3)
+}
+
+/// Whether a terminal does something other than show it (ECMA-48, Unicode annex 9).
+fn is_obeyed(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        // Writing to a String cannot fail.
+        let _ = match character {
+            '\n' => out.write_str("\\n"),
+            '\r' => out.write_str("\\r"),
+            '\t' => out.write_str("\\t"),
+            c if c.is_ascii_control() => write!(out, "\\x{:02x}", u32::from(c)),
+            c if is_obeyed(c) => write!(out, "\\u{{{:x}}}", u32::from(c)),
+            c => out.write_char(c),
+        };
+    }
+    out
 }
 
 /// Three significant digits, whole numbers from 100 on: `0.25`, `12.3`, `512`.
@@ -284,10 +349,26 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_replaced_in_names_from_outside() {
+    fn control_characters_are_escaped_in_names_from_outside() {
         assert_eq!(
-            printable("a\x1b[31m\u{9b}\nb é"),
-            "a\u{fffd}[31m\u{fffd}\u{fffd}b é"
+            printable("a\x1b[31m\u{9b}\n\t\r\x7f\u{202e}b é"),
+            r"a\x1b[31m\u{9b}\n\t\r\x7f\u{202e}b é"
         );
+        assert!(matches!(printable("plain é"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn text_keeps_its_lines_and_colours_and_nothing_else() {
+        let shown = [
+            ("a\nb\n", "a\nb\n"),
+            ("\x1b[1;31mred\x1b[0m é\n", "\x1b[1;31mred\x1b[0m é\n"),
+            ("\x1b[2J\x1b]0;t\x07", r"\x1b[2J\x1b]0;t\x07"),
+            ("\x1b[", r"\x1b["),
+            ("\x1b[31", r"\x1b[31"),
+            ("\x1b\x1b[m\u{9b}31m\r", "\\x1b\x1b[m\\u{9b}31m\\r"),
+        ];
+        for (text, expected) in shown {
+            assert_eq!(printable_text(text), expected, "{text:?}");
+        }
     }
 }

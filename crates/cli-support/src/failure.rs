@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use headway_latency::format::printable;
+
 use crate::Program;
 use crate::plain_errors::plain;
 
@@ -37,9 +39,14 @@ impl Program {
             Failure::Runtime(error) => (1, sentence(error)),
         };
         // If standard error is closed, the exit code still says it.
-        plain(&text)
-            .lines()
-            .for_each(|line| drop(writeln!(std::io::stderr(), "{}: {line}", self.name)));
+        plain(&text).lines().for_each(|line| {
+            drop(writeln!(
+                std::io::stderr(),
+                "{}: {}",
+                self.name,
+                printable(line)
+            ))
+        });
         ExitCode::from(code)
     }
 }

@@ -7,6 +7,8 @@
 
 use std::io::{self, ErrorKind, StdoutLock, Write};
 
+use headway_latency::format::printable_text;
+
 use crate::Failure;
 
 /// Standard output, locked.
@@ -17,8 +19,14 @@ pub fn stdout() -> Output {
     Output(io::stdout().lock())
 }
 
-/// Writes the whole text.
+/// Writes a text for people. What a terminal would obey is escaped, since names of files and of
+/// servers may be in it.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_data(&printable_text(text))
+}
+
+/// Writes what programs read, such as JSON, as it is.
+pub fn print_data(text: &str) -> Result<(), Failure> {
     let mut out = stdout();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Command, Parser};
 use clap_complete::Shell;
 
-use crate::output::print;
+use crate::output::{print, print_data};
 use crate::{Failure, usage};
 
 /// What a command says of itself beyond its options.
@@ -98,7 +98,7 @@ Exit codes: 0 success, 1 failure, 2 usage error.
         // Generating to standard output itself would panic when it is closed.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, self.name, &mut script);
-        print(&String::from_utf8(script)?)
+        print_data(&String::from_utf8(script)?)
     }
 
     /// Writes `NAME.1` and one page per visible subcommand.

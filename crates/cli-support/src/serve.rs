@@ -6,6 +6,9 @@
 //! The options are made from the keys of the configuration file, so that both have the same names,
 //! values and messages.
 
+use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use headway_latency::format::printable;
 use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
@@ -13,9 +16,6 @@ use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
 use headway_server::{Extensions, Options, Programs};
-
-use anyhow::Context;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::io::Write;
@@ -289,7 +289,7 @@ pub fn run_child<C: Contents>(name: &OsStr) -> Option<Result<(), Failure>> {
 }
 
 fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "headway: warning: {text}");
+    let _ = writeln!(std::io::stderr(), "headway: warning: {}", printable(text));
 }
 
 fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Failure> {
@@ -341,14 +341,13 @@ fn failure(errors: &[ConfigError]) -> Failure {
 }
 
 fn print(config: &Config, json: bool) -> Result<(), Failure> {
-    let text = match json {
-        true => config.to_json(),
-        false => format!(
+    match json {
+        true => crate::output::print_data(&config.to_json()),
+        false => crate::output::print(&format!(
             "# configuration OK; effective settings:\n{}",
             config.to_toml()
-        ),
-    };
-    crate::output::print(&text)
+        )),
+    }
 }
 
 #[cfg(test)]

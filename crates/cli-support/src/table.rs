@@ -1,9 +1,18 @@
 //! Columns that line up.
 
+use headway_latency::format::printable;
+
 /// Rows under a head, two spaces in; the first column to the left, the others to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let head: Vec<String> = head.iter().map(|&word| word.to_owned()).collect();
-    let lines: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let shown = |row: &Vec<String>| -> Vec<String> {
+        row.iter()
+            .map(|cell| printable(cell).into_owned())
+            .collect()
+    };
+    let lines: Vec<Vec<String>> = std::iter::once(head)
+        .chain(rows.iter().map(shown))
+        .collect();
     let columns = lines.iter().map(|line| line.len()).max().unwrap_or(0);
     let width = |column: usize| {
         lines

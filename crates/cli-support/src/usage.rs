@@ -1,6 +1,7 @@
 //! Usage errors in plain words: clap's own, without Rust in them and without hints that mislead.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use headway_latency::format::printable_text;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -47,7 +48,7 @@ pub fn explain(program: &Program, error: clap::Error, command: Option<&str>) -> 
     }
     let text = plain(program, error, command, std::io::stderr().is_terminal());
     // If standard error is closed, the exit code still says it.
-    let _ = write!(std::io::stderr(), "{text}");
+    let _ = write!(std::io::stderr(), "{}", printable_text(&text));
     ExitCode::from(2)
 }
 

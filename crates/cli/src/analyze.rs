@@ -8,7 +8,7 @@ mod text;
 mod profile;
 
 use super::Failure;
-use super::output::print;
+use super::output::{print, print_data};
 use clap::Args;
 use headway_cli_support::specweb99_text;
 use headway_latency::compare::compare;
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let first = analyze(&opened, arguments)?;
     match &arguments.compare {
-        None if arguments.json => print(&json(&first)?),
+        None if arguments.json => print_data(&json(&first)?),
         None => print(&text::run(&opened, &first, style())),
         Some(other) => compare_runs(&opened, &first, other, arguments),
     }
@@ -86,7 +86,7 @@ fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage(message.into()));
     }
     match arguments.json {
-        true => print(&json(&run.description().specweb99)?),
+        true => print_data(&json(&run.description().specweb99)?),
         false => print(&specweb99_text::render(run.description())),
     }
 }
@@ -188,7 +188,7 @@ fn all_points(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
         });
     }
     if arguments.json {
-        print(&json(&profile::Listing::of(run, &measured))?)
+        print_data(&json(&profile::Listing::of(run, &measured))?)
     } else {
         print(&profile::text(run, &measured, style()))
     }
@@ -210,7 +210,7 @@ fn compare_runs(
     let second = analyze(&opened, arguments)?;
     let differences = compare(first, &second)?;
     if arguments.json {
-        return print(&json(
+        return print_data(&json(
             &serde_json::json!({ "first": first, "second": second, "differences": differences }),
         )?);
     }

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use headway_latency::format::printable;
 use headway_load::fileset::{
     self, Amount, FilePopularity, Manifest, PAGE_BYTES, Profile, Seen, Shape, ShapeError, Verified,
 };
@@ -232,7 +233,7 @@ impl Create {
         if let Some(seen) = seen {
             write!(out, "{}", log_text(&seen))?;
         }
-        let directory = self.directory.display();
+        let directory = shown(&self.directory);
         let files = created.manifest.len();
         if created.files_written == 0 {
             writeln!(out, "{directory}: all {files} files are there already")?;
@@ -385,7 +386,7 @@ impl Verify {
                 writeln!(
                     out,
                     "{}: {files} files, {bytes}: {compared} match the manifest",
-                    self.directory.display()
+                    shown(&self.directory)
                 )?;
             }
             return Ok(());
@@ -413,12 +414,16 @@ impl Verify {
     }
 }
 
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
+}
+
 /// Examples of each kind of difference.
 fn findings_text(verified: &Verified) -> String {
     let mut text = String::new();
     for (kind, found) in verified.kinds() {
         for example in &found.examples {
-            text += &format!("{kind}: {}\n", example.escape_debug());
+            text += &format!("{kind}: {}\n", printable(example));
         }
         let more = found.count - found.examples.len() as u64;
         if more > 0 {
@@ -506,7 +511,7 @@ impl Read {
         line.clear();
         let bytes = Amount(read?);
         if !self.quiet {
-            let (directory, requests) = (self.directory.display(), self.requests);
+            let (directory, requests) = (shown(&self.directory), self.requests);
             let seconds = begun.elapsed().as_secs_f64();
             let mut out = output::stdout();
             writeln!(

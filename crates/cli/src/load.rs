@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
+use headway_latency::format::printable;
 use headway_latency::run::description::Verdict;
 use headway_load::cli_types::{
     Bandwidth, Count, Cpus, Header, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads,
@@ -282,7 +283,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let directory = result.output.as_deref();
     let finished = prepared.run(directory, &around).map_err(failure)?;
     for warning in &finished.warnings {
-        let _ = writeln!(io::stderr(), "headway: warning: {warning}");
+        let _ = writeln!(io::stderr(), "headway: warning: {}", printable(warning));
     }
     match arguments.json {
         Some(detail) => print_json(&finished, directory, detail)?,
@@ -437,7 +438,7 @@ fn print_json(
         "summary": finished.description.summary,
         "analysis": analysis,
     });
-    output::print(&(serde_json::to_string_pretty(&value)? + "\n"))
+    output::print_data(&(serde_json::to_string_pretty(&value)? + "\n"))
 }
 
 /// The exit code, after the figures are printed.

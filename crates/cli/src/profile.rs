@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use clap::Args;
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
 use headway_latency::Run;
-use headway_latency::format::{duration, number, time_us};
+use headway_latency::format::{duration, number, printable, time_us};
 use headway_latency::run::description::{Point, Verdict};
 use headway_load::cli_types::{Count, Rate, Seed, Shares, Time};
 use headway_load::client::dated;
@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::Failure;
 use super::load::{ConnectionLimits, ConnectionOptions, RequestOptions, Spacing, common};
-use super::output::print;
+use super::output::{print, print_data};
 
 const MORE: &str = "All options and examples: headway profile --help";
 
@@ -126,14 +126,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let profile = Run::open(&directory)?;
     let points = profile.points()?;
     let verdicts = verdicts(&profile, &points);
-    let text = match arguments.json {
-        true => as_json(&profile)?,
+    match arguments.json {
+        true => print_data(&as_json(&profile)?)?,
         false => {
             let table = headway_load::profile::render(&profile)?;
-            table + &next_commands(&directory)
+            print(&(table + &next_commands(&directory)))?;
         }
-    };
-    print(&text)?;
+    }
     let summaries = points
         .iter()
         .filter_map(|run| run.description().summary.as_ref());
@@ -248,7 +247,7 @@ impl ProgressLines {
     fn print_line(&self, text: &str) {
         if !self.quiet {
             // A closed standard error does not stop the profile.
-            let _ = writeln!(io::stderr(), "{text}");
+            let _ = writeln!(io::stderr(), "{}", printable(text));
         }
     }
 }
@@ -274,13 +273,14 @@ impl Listener for ProgressLines {
             Some(Verdict::Invalid) => "invalid",
             Some(Verdict::Valid) | None => "valid",
         };
-        let response = finished.analysis.response.clone().unwrap_or_default();
+        let response = finished.analysis.response.as_ref();
+        let time = |us: Option<f64>| us.map_or("–".to_owned(), time_us);
         self.print_line(&format!(
             "{}: {verdict}, {} good responses/s, p50 {}, p99 {}",
             self.name,
             number(finished.analysis.achieved_rps),
-            time_us(response.p50_us),
-            time_us(response.p99_us),
+            time(response.map(|response| response.p50_us)),
+            time(response.map(|response| response.p99_us)),
         ));
         for warning in &finished.warnings {
             self.print_line(&format!("headway: warning: {warning}"));

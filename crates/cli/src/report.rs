@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use super::output::print;
+use super::output::print_data;
 use headway_cli_support::replace::{replaceable, write};
 use headway_load::cli_types::Time;
 use headway_report::Shaded;
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => report.html(),
     };
     match to_output {
-        true => print(&text),
+        true => print_data(&text),
         false => Ok(write(file, &text)?),
     }
 }

@@ -88,3 +88,59 @@ fn full_standard_output_is_an_error_with_a_reason() {
     assert!(output.status.success());
     assert!(fs::metadata(directory.path().join("page")).unwrap().len() > 1000);
 }
+
+/// Whoever names a file, a server or a program chooses what a terminal is told.
+#[test]
+fn names_in_output_and_messages_have_no_control_characters() {
+    const NAME: &str = "a\u{1b}]0;title\u{7}\u{1b}[2J\rb\u{9b}31m";
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join(NAME);
+    let description = headway_latency::RunDescription {
+        label: Some(NAME.into()),
+        targets: vec![NAME.into()],
+        ..Default::default()
+    };
+    headway_latency::RunWriter::create(&run, &description)
+        .and_then(|writer| writer.finish(&description))
+        .unwrap();
+    let script = directory.path().join(format!("{NAME}.sh"));
+    fs::write(&script, "exit 0\n").unwrap();
+    let script = script.to_str().unwrap();
+    let commands: [&[&str]; 12] = [
+        &["analyze", NAME],
+        &["analyze", &format!("{NAME}-missing")],
+        &["report", &format!("{NAME}-missing"), "-o", "-"],
+        &[
+            "fileset",
+            "create",
+            &format!("{NAME}-set"),
+            "--profile",
+            "uniform",
+            "--count",
+            "1",
+            "--file-size",
+            "9",
+        ],
+        &["fileset", "verify", &format!("{NAME}-set")],
+        &["fileset", "show", NAME],
+        &["load", &format!("unix:{NAME}")],
+        &["profile", &format!("http://127.0.0.1:1/{NAME}")],
+        &["serve", "--check", &format!("{NAME}-missing")],
+        &["serve", "--config", NAME],
+        &["trace", "--", "sh", script],
+        &[NAME],
+    ];
+    for arguments in commands {
+        let output = headway()
+            .args(arguments)
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        for stream in [output.stdout, output.stderr] {
+            let text = String::from_utf8_lossy(&stream);
+            let raw = text.chars().find(|&c| c.is_control() && c != '\n');
+            assert_eq!(raw, None, "{arguments:?}: {text:?}");
+        }
+    }
+}

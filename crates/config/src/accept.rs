@@ -4,10 +4,10 @@ use super::error::Findings;
 use super::ranges::{span, value};
 use super::research::Defaults;
 use super::settings::Settings;
-use super::strategy::words;
+use super::strategy::named_values;
 use super::units::AcceptBatch;
 
-words! {
+named_values! {
     /// The treatment of connections when more arrive, for longer than a burst, than can be served.
     EarlyReject, "kind of rejection" {
         /// Excess connections wait in the accept queue.
@@ -20,7 +20,7 @@ words! {
     }
 }
 
-words! {
+named_values! {
     /// Which sockets workers accept from.
     ListenerMode, "listener mode" {
         /// One socket per worker; the kernel distributes connections by a hash (`SO_REUSEPORT`).

@@ -270,10 +270,10 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBacken
         .helpers
         .as_ref()
         .map(|item| (*item.get_ref(), item.span()));
-    let Some((Helpers::Processes(count), place)) = given else {
+    let Some((Helpers::Processes(count), position)) = given else {
         let means = match given {
-            Some((_, place)) => {
-                check_io_uring(place, to);
+            Some((_, position)) => {
+                check_io_uring(position, to);
                 HelperBackend::IoUring
             }
             None => HelperBackend::Processes,
@@ -284,18 +284,22 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBacken
         let max = number("helpers-max", &from.helpers_max, most, 1..=256, to);
         return (means, min, max);
     };
-    let place = Some(place);
+    let position = Some(position);
     if count.min < 1 || count.max > 256 {
-        to.usage_error("helpers", place, format!("{count} is not within 1 to 256"));
+        to.usage_error(
+            "helpers",
+            position,
+            format!("{count} is not within 1 to 256"),
+        );
     } else if from.helpers_min.is_some() || from.helpers_max.is_some() {
         let problem = "it sets both limits; remove helpers-min and helpers-max";
-        to.usage_error("helpers", place, problem.into());
+        to.usage_error("helpers", position, problem.into());
     }
     (HelperBackend::Processes, count.min, count.max)
 }
 
 /// Reports early that the machine does not allow io_uring.
-fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
+fn check_io_uring(position: Range<usize>, to: &mut Findings<'_>) {
     // The thread ends with the ring: see `events`.
     let tried =
         std::thread::spawn(|| headway_os::uring_files::FileRing::new(1, 1).map(drop)).join();
@@ -304,7 +308,7 @@ fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
             "{}; use processes, such as 1-16",
             headway_event::explain_io_uring_error(error)
         );
-        to.environment_error("helpers", Some(place), problem);
+        to.environment_error("helpers", Some(position), problem);
     }
 }
 
@@ -313,16 +317,20 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
         return vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
     };
     let addresses: Vec<SocketAddr> = item.get_ref().0.iter().map(|address| address.0).collect();
-    let place = || Some(item.span());
+    let position = || Some(item.span());
     if addresses.is_empty() {
-        to.usage_error("listen", place(), "at least one address is needed".into());
+        to.usage_error(
+            "listen",
+            position(),
+            "at least one address is needed".into(),
+        );
     }
     if addresses.len() > LISTENERS_MAX {
         let problem = format!(
             "{} addresses; at most {LISTENERS_MAX} are allowed",
             addresses.len()
         );
-        to.usage_error("listen", place(), problem);
+        to.usage_error("listen", position(), problem);
     }
     for (index, address) in addresses.iter().enumerate() {
         if let Some(other) = addresses[..index]
@@ -333,7 +341,7 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
                 true => format!("{address} is listed twice"),
                 false => format!("{address} and {other} overlap"),
             };
-            to.usage_error("listen", place(), problem);
+            to.usage_error("listen", position(), problem);
         }
     }
     addresses
@@ -384,11 +392,11 @@ fn descriptors(
         Some(files) => files as u64,
         None => usable.saturating_sub(connections).clamp(16, 60_000),
     };
-    let place = span(&from.max_connections).or(span(&from.file_cache_descriptors));
+    let position = span(&from.max_connections).or(span(&from.file_cache_descriptors));
     if connections == 0 {
         to.usage_error(
             "max-connections",
-            place.clone(),
+            position.clone(),
             "must be at least 1".into(),
         );
     }
@@ -408,7 +416,7 @@ fn descriptors(
             connections + files + RESERVED_DESCRIPTORS + helpers,
             environment.nofile
         );
-        to.environment_error("max-connections", place, problem);
+        to.environment_error("max-connections", position, problem);
     }
     (connections.min(u64::from(u32::MAX)) as u32, files as usize)
 }
@@ -419,14 +427,14 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let Some(item) = item else {
         return std::env::temp_dir();
     };
-    let (place, shown) = (Some(item.span()), item.get_ref().display());
+    let (position, shown) = (Some(item.span()), item.get_ref().display());
     let rights = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     match std::fs::canonicalize(item.get_ref()) {
-        Err(error) => to.environment_error("temp-directory", place, format!("{shown}: {error}")),
+        Err(error) => to.environment_error("temp-directory", position, format!("{shown}: {error}")),
         Ok(real) if !real.is_dir() => {
             to.environment_error(
                 "temp-directory",
-                place,
+                position,
                 format!("{shown} is not a directory"),
             );
         }
@@ -434,7 +442,7 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
             Ok(()) => return real,
             Err(error) => {
                 let problem = format!("{shown} is not writable: {error}");
-                to.environment_error("temp-directory", place, problem);
+                to.environment_error("temp-directory", position, problem);
             }
         },
     }
@@ -443,13 +451,13 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
 
 fn program_user(item: &Setting<String>, to: &mut Findings<'_>) -> Option<Account> {
     let item = item.as_ref()?;
-    let place = Some(item.span());
+    let position = Some(item.span());
     match Account::parse(item.get_ref()) {
-        Err(error) => to.environment_error("program-user", place, error),
+        Err(error) => to.environment_error("program-user", position, error),
         Ok(account) if !account.can_assume() => {
             let problem =
                 format!("only root can start programs as {account}; start the server as root");
-            to.environment_error("program-user", place, problem);
+            to.environment_error("program-user", position, problem);
         }
         Ok(account) => return Some(account),
     }
@@ -464,13 +472,13 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
         }
         return None;
     };
-    let (path, place) = (item.get_ref(), Some(item.span()));
+    let (path, position) = (item.get_ref(), Some(item.span()));
     let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     if path.is_dir() {
         to.environment_error(
             "log",
-            place,
+            position,
             format!("{} is a directory, not a file", path.display()),
         );
     } else if !directory.is_dir() {
@@ -478,7 +486,7 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
             "the directory {} does not exist; create it",
             directory.display()
         );
-        to.environment_error("log", place, problem);
+        to.environment_error("log", position, problem);
     }
     Some(LogConfig {
         path,

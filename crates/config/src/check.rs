@@ -95,10 +95,10 @@ fn check_contradictions(
     }
     if config.helpers_min > config.helpers_max {
         let (min, max) = (config.helpers_min, config.helpers_max);
-        let place = span(&from.helpers_min).or(span(&from.helpers_max));
+        let position = span(&from.helpers_min).or(span(&from.helpers_max));
         to.usage_error(
             "helpers-min",
-            place,
+            position,
             format!("{min} is more than helpers-max, {max}"),
         );
     }
@@ -107,22 +107,22 @@ fn check_contradictions(
             Bytes(config.max_target_bytes as u64),
             Bytes(config.max_header_bytes as u64),
         );
-        let place = span(&from.max_target_size).or(span(&from.max_header_size));
+        let position = span(&from.max_target_size).or(span(&from.max_header_size));
         let problem =
             format!("{target} is more than max-header-size, {head}, which includes the target");
-        to.usage_error("max-target-size", place, problem);
+        to.usage_error("max-target-size", position, problem);
     }
     if config.response_cache_max_bytes > 0
         && config.small_file_max_bytes > config.response_cache_max_bytes
     {
-        let place = span(&from.small_file_max).or(span(&from.response_cache_max));
+        let position = span(&from.small_file_max).or(span(&from.response_cache_max));
         let (small, all) = (
             Bytes(config.small_file_max_bytes),
             Bytes(config.response_cache_max_bytes),
         );
         let problem =
             format!("{small} is more than response-cache-max, {all}: such a file would never fit");
-        to.usage_error("small-file-max", place, problem);
+        to.usage_error("small-file-max", position, problem);
     }
     if config.pin_max_bytes > 0 && config.small_file_max_bytes == 0 {
         let problem = "with small-file-max = 0 there are no small files; remove it";
@@ -145,16 +145,16 @@ fn check_contradictions(
 fn check_status(
     status: SocketAddr,
     config: &Config,
-    place: Option<Range<usize>>,
+    position: Option<Range<usize>>,
     to: &mut Findings<'_>,
 ) {
     if config.listen.iter().any(|listen| overlap(*listen, status)) {
         let problem = format!("{status} is also a listen address; choose another port");
-        to.usage_error("status", place.clone(), problem);
+        to.usage_error("status", position.clone(), problem);
     }
     if !status.ip().is_loopback() {
         let problem = format!("{status} is not a loopback address: other machines can read it");
-        to.warning("status", place, problem);
+        to.warning("status", position, problem);
     }
 }
 

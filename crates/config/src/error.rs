@@ -15,7 +15,7 @@ const EXCERPT_CHARS: usize = 40;
 /// Prints as `headway.toml:12: workers: …` or `--workers: …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    place: ErrorLocation,
+    location: ErrorLocation,
     problem: String,
     environment: bool,
 }
@@ -41,9 +41,9 @@ impl ConfigError {
 
     /// A configuration file that cannot be read.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> ConfigError {
-        let place = ErrorLocation::File(file.into());
+        let location = ErrorLocation::File(file.into());
         ConfigError {
-            place,
+            location,
             problem: format!("cannot read the file: {error}"),
             environment: true,
         }
@@ -52,7 +52,7 @@ impl ConfigError {
     /// A wrong value of an option.
     pub(super) fn option(key: &str, problem: String) -> ConfigError {
         ConfigError {
-            place: ErrorLocation::Flag(flag(key)),
+            location: ErrorLocation::Flag(flag(key)),
             problem,
             environment: false,
         }
@@ -60,7 +60,7 @@ impl ConfigError {
 
     /// The line of the file that it is about; 0 where it is about none.
     pub(super) fn line(&self) -> usize {
-        match &self.place {
+        match &self.location {
             ErrorLocation::Line { line, .. } => *line,
             ErrorLocation::Nowhere | ErrorLocation::Flag(_) | ErrorLocation::File(_) => 0,
         }
@@ -69,7 +69,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.location {
             ErrorLocation::Nowhere => {}
             ErrorLocation::Flag(flag) => write!(out, "{flag}: ")?,
             ErrorLocation::File(file) => write!(out, "{}: ", file.display())?,
@@ -119,9 +119,9 @@ impl<'t> Findings<'t> {
 
     /// Adds a usage error.
     pub(crate) fn usage_error(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
-        let place = self.place(key, span);
+        let location = self.location(key, span);
         self.errors.push(ConfigError {
-            place,
+            location,
             problem,
             environment: false,
         });
@@ -134,9 +134,9 @@ impl<'t> Findings<'t> {
         span: Option<Range<usize>>,
         problem: String,
     ) {
-        let place = self.place(key, span);
+        let location = self.location(key, span);
         self.errors.push(ConfigError {
-            place,
+            location,
             problem,
             environment: true,
         });
@@ -144,9 +144,9 @@ impl<'t> Findings<'t> {
 
     /// Adds a warning: the setting works, but perhaps not as meant.
     pub(crate) fn warning(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
-        let place = self.place(key, span);
+        let location = self.location(key, span);
         self.warnings.push(ConfigError {
-            place,
+            location,
             problem,
             environment: false,
         });
@@ -176,7 +176,7 @@ impl<'t> Findings<'t> {
         self.errors.extend(others);
     }
 
-    /// The text at a place of the file, for a message: the first line, in backquotes.
+    /// The text at a location of the file, for a message: the first line, in backquotes.
     pub(super) fn excerpt(&self, span: Range<usize>) -> String {
         let text = self
             .source
@@ -197,7 +197,7 @@ impl<'t> Findings<'t> {
         source.text.lines().nth(line - 1).unwrap_or_default().trim()
     }
 
-    fn place(&self, key: &str, span: Option<Range<usize>>) -> ErrorLocation {
+    fn location(&self, key: &str, span: Option<Range<usize>>) -> ErrorLocation {
         match (span, self.source) {
             (Some(span), _) if span == COMMAND_LINE => ErrorLocation::Flag(flag(key)),
             (Some(span), Some(source)) => ErrorLocation::Line {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::error::Findings;
-use super::locations::{Cgi, Handler, NamedApplication};
+use super::locations::{Cgi, HandlerConfig, NamedApplication};
 use super::ranges::{span, value};
 use super::settings::LocationSettings;
 use super::units::OneOrMany;
@@ -21,16 +21,16 @@ const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = tr
 pub(super) fn kind(
     key: &str,
     own: &LocationSettings,
-    place: &Range<usize>,
+    position: &Range<usize>,
     applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
-) -> Option<Handler> {
+) -> Option<HandlerConfig> {
     let name = match written(own)[..] {
         [name] => name,
         [] => {
             // The handler may be the setting that could not be read.
             if !own.has_faults {
-                to.usage_error(key, Some(place.clone()), NEEDS_HANDLER.into());
+                to.usage_error(key, Some(position.clone()), NEEDS_HANDLER.into());
             }
             return None;
         }
@@ -39,12 +39,12 @@ pub(super) fn kind(
             let problem = format!(
                 "a location has one handler, and this one has {others} and {last}; keep one"
             );
-            to.usage_error(key, Some(place.clone()), problem);
+            to.usage_error(key, Some(position.clone()), problem);
             return None;
         }
     };
     if let Some(item) = &own.application {
-        return application(key, own, item, applications, to).map(Handler::Application);
+        return application(key, own, item, applications, to).map(HandlerConfig::Application);
     }
     let over_sockets = [
         (Protocol::FastCgi, &own.fastcgi),
@@ -53,23 +53,23 @@ pub(super) fn kind(
     ];
     for (protocol, list) in over_sockets {
         if let Some(list) = list {
-            return upstreams(key, own, protocol, list, to).map(Handler::Upstreams);
+            return upstreams(key, own, protocol, list, to).map(HandlerConfig::Upstreams);
         }
     }
     if let Some(list) = own.direct.as_ref().or(own.pipe.as_ref()) {
         reject_root(key, own, "direct and pipe have no root; remove it", to);
         let command = command(&format!("{key}.{name}"), own, list, to)?;
         return Some(match name {
-            "pipe" => Handler::Pipe(command),
-            _ => Handler::Direct(command),
+            "pipe" => HandlerConfig::Pipe(command),
+            _ => HandlerConfig::Direct(command),
         });
     }
     if name == "files" {
         let problem = "files are served from the root of the host; remove it";
         reject_root(key, own, problem, to);
-        return Some(Handler::Files);
+        return Some(HandlerConfig::Files);
     }
-    Some(Handler::Cgi(Cgi {
+    Some(HandlerConfig::Cgi(Cgi {
         root: directory(key, own, "the programs' directory", to),
         streams: value(&own.streams).unwrap_or_default(),
         fork_in_server: value(&own.fork_in_server).unwrap_or(false),
@@ -142,7 +142,7 @@ fn application(
 pub(super) fn check_foreign_settings(
     key: &str,
     own: &LocationSettings,
-    kind: &Handler,
+    kind: &HandlerConfig,
     to: &mut Findings<'_>,
 ) {
     let of_back_ends = [
@@ -173,16 +173,19 @@ pub(super) fn check_foreign_settings(
     let cgi = (&of_cgi[..], "only for cgi");
     let gateways = (&of_gateways[..], "only for cgi, fastcgi and scgi");
     let foreign = match kind {
-        Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
-        Handler::Upstreams(_) => vec![proxies, cgi],
-        Handler::Cgi(_) => vec![back_ends, proxies],
-        Handler::Files | Handler::Direct(_) | Handler::Pipe(_) | Handler::Application(_) => {
+        HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
+        HandlerConfig::Upstreams(_) => vec![proxies, cgi],
+        HandlerConfig::Cgi(_) => vec![back_ends, proxies],
+        HandlerConfig::Files
+        | HandlerConfig::Direct(_)
+        | HandlerConfig::Pipe(_)
+        | HandlerConfig::Application(_) => {
             vec![back_ends, proxies, cgi, gateways]
         }
     };
     for (settings, problem) in foreign {
-        for (name, place) in settings.iter().filter(|(_, place)| place.is_some()) {
-            to.usage_error(&format!("{key}.{name}"), place.clone(), problem.into());
+        for (name, position) in settings.iter().filter(|(_, position)| position.is_some()) {
+            to.usage_error(&format!("{key}.{name}"), position.clone(), problem.into());
         }
     }
 }
@@ -194,19 +197,19 @@ fn command(
     list: &Spanned<OneOrMany<String>>,
     to: &mut Findings<'_>,
 ) -> Option<Vec<String>> {
-    let place = Some(list.span());
+    let position = Some(list.span());
     let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
         let problem = "direct and pipe need a prefix, not a suffix";
-        to.usage_error(key, place, problem.into());
+        to.usage_error(key, position, problem.into());
         return None;
     }
     let Some(program) = command.first() else {
-        to.usage_error(key, place, "name a program".into());
+        to.usage_error(key, position, "name a program".into());
         return None;
     };
     if command.iter().any(|word| word.contains('\0')) {
-        to.usage_error(key, place, "an argument contains a NUL byte".into());
+        to.usage_error(key, position, "an argument contains a NUL byte".into());
         return None;
     }
     let usable = std::fs::canonicalize(program).and_then(|real| {
@@ -219,7 +222,7 @@ fn command(
     match usable {
         Ok(()) => Some(command),
         Err(error) => {
-            to.environment_error(key, place, format!("the program {program}: {error}"));
+            to.environment_error(key, position, format!("the program {program}: {error}"));
             None
         }
     }
@@ -233,17 +236,17 @@ fn directory(
     to: &mut Findings<'_>,
 ) -> Option<PathBuf> {
     let item = own.root.as_ref()?;
-    let (key, place) = (format!("{key}.root"), Some(item.span()));
+    let (key, position) = (format!("{key}.root"), Some(item.span()));
     if own.prefix.is_none() {
         let problem = "a root needs a prefix, not a suffix";
-        to.usage_error(&key, place, problem.into());
+        to.usage_error(&key, position, problem.into());
         return None;
     }
     let shown = item.get_ref().display();
     match std::fs::canonicalize(item.get_ref()) {
         Ok(real) if real.is_dir() => return Some(real),
-        Ok(_) => to.environment_error(&key, place, format!("{shown} is not a directory")),
-        Err(error) => to.environment_error(&key, place, format!("{what} {shown}: {error}")),
+        Ok(_) => to.environment_error(&key, position, format!("{shown} is not a directory")),
+        Err(error) => to.environment_error(&key, position, format!("{what} {shown}: {error}")),
     }
     None
 }

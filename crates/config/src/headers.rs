@@ -68,8 +68,8 @@ fn header(own: &HeaderSettings, span: Range<usize>, to: &mut Findings<'_>) -> Op
     };
     let prefix = text(&own.prefix).unwrap_or_else(|| "/".into());
     let mut usage_error = |key: &str, item: &Setting<String>, problem: String| {
-        let place = item.as_ref().map_or(span.clone(), Spanned::span);
-        to.usage_error(key, Some(place), problem);
+        let position = item.as_ref().map_or(span.clone(), Spanned::span);
+        to.usage_error(key, Some(position), problem);
     };
     if !prefix.starts_with('/') {
         let problem = format!("the prefix `{prefix}` does not begin with a slash");

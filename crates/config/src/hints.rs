@@ -1,4 +1,4 @@
-//! What to write in place of a key that does not exist.
+//! What to write instead of a key that does not exist.
 
 use super::keys::{Key, Table};
 use super::settings::{HeaderSettings, HostSettings, LocationSettings, Settings};
@@ -207,13 +207,13 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
 pub(super) fn unknown(table: &str, key: &str, keys: &[Key]) -> String {
     // An exact key of another table is a better answer than one that is spelt nearly so.
     let is_own = keys.iter().any(|known| plain(&known.name) == plain(key));
-    if !is_own && let Some(place) = key_in_other_table(table, key) {
-        return format!("unknown key here; {place}");
+    if !is_own && let Some(table_hint) = key_in_other_table(table, key) {
+        return format!("unknown key here; {table_hint}");
     }
     let plain = plain(key);
     let known = OTHER_SERVERS
         .iter()
-        .find(|(words, _)| words.contains(&plain.as_str()));
+        .find(|(names, _)| names.contains(&plain.as_str()));
     // So is the exact key of another server.
     if !is_own && let Some((_, advice)) = known {
         return format!("unknown key; {advice}");
@@ -310,12 +310,12 @@ mod tests {
 
     #[test]
     fn unknown_key_of_another_server_is_answered_with_the_key_for_it() {
-        for (words, advice) in OTHER_SERVERS {
-            for word in *words {
-                assert_eq!(*word, plain(word), "compared without hyphens");
-                let problem = unknown("", word, &Settings::keys());
+        for (names, advice) in OTHER_SERVERS {
+            for name in *names {
+                assert_eq!(*name, plain(name), "compared without hyphens");
+                let problem = unknown("", name, &Settings::keys());
                 let is_key = problem.contains("did you mean") || problem.contains("it belongs in");
-                assert!(is_key || problem.contains(advice), "{word}: {problem}");
+                assert!(is_key || problem.contains(advice), "{name}: {problem}");
             }
         }
         for (word, part) in [

@@ -92,13 +92,13 @@ fn host(
 
 /// Returns an absolute path, because child processes may have another working directory.
 fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
-    let place = span(item);
+    let position = span(item);
     let written = item.as_ref().map_or(Path::new("."), |item| item.get_ref());
     let shown = written.display();
     let real = match std::fs::canonicalize(written) {
         Ok(real) => real,
         Err(error) => {
-            to.environment_error(key, place, format!("the document root {shown}: {error}"));
+            to.environment_error(key, position, format!("the document root {shown}: {error}"));
             return written.into();
         }
     };
@@ -106,12 +106,12 @@ fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     if !real.is_dir() {
         to.environment_error(
             key,
-            place,
+            position,
             format!("the document root {shown} is not a directory"),
         );
     } else if let Err(error) = rustix::fs::access(&real, rights) {
         let problem = format!("the document root {shown} is not readable: {error}");
-        to.environment_error(key, place, problem);
+        to.environment_error(key, position, problem);
     }
     real
 }
@@ -151,18 +151,18 @@ fn check_distinct_names(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) 
     }
 }
 
-fn index_names(names: &[String], place: Option<std::ops::Range<usize>>, to: &mut Findings<'_>) {
+fn index_names(names: &[String], position: Option<std::ops::Range<usize>>, to: &mut Findings<'_>) {
     for name in names {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             let problem = format!("`{name}` is not a file name; write a name, not a path");
-            to.usage_error("index", place.clone(), problem);
+            to.usage_error("index", position.clone(), problem);
         }
     }
 }
 
 fn error_pages(
     written: &BTreeMap<String, PathBuf>,
-    place: Option<std::ops::Range<usize>>,
+    position: Option<std::ops::Range<usize>>,
     to: &mut Findings<'_>,
 ) -> BTreeMap<u16, PathBuf> {
     let mut pages = BTreeMap::new();
@@ -171,18 +171,18 @@ fn error_pages(
             let problem = format!(
                 "`{status}` is not an error status (400 to 599); example: 404 = \"errors/404.html\""
             );
-            to.usage_error("error-pages", place.clone(), problem);
+            to.usage_error("error-pages", position.clone(), problem);
             continue;
         };
         match std::fs::canonicalize(path) {
             Ok(real) if real.is_file() => drop(pages.insert(code, real)),
             Ok(_) => {
                 let problem = format!("{}: {} is not a file", status, path.display());
-                to.environment_error("error-pages", place.clone(), problem);
+                to.environment_error("error-pages", position.clone(), problem);
             }
             Err(error) => {
                 let problem = format!("{status}: {}: {error}", path.display());
-                to.environment_error("error-pages", place.clone(), problem);
+                to.environment_error("error-pages", position.clone(), problem);
             }
         }
     }

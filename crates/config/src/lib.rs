@@ -44,7 +44,7 @@ pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
-pub use locations::{Cgi, Handler, Location, NamedApplication, PathMatch, Streams};
+pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;

@@ -36,7 +36,7 @@ pub struct Location {
     /// The paths of its requests.
     pub path: PathMatch,
     /// The handler which answers.
-    pub handler: Handler,
+    pub handler: HandlerConfig,
     /// Only internal redirects reach it; clients get 404.
     pub internal: bool,
     /// Timeout without progress of the handler: to take some of the body, to send something, to
@@ -88,7 +88,7 @@ impl fmt::Display for PathMatch {
 /// What answers the requests of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Handler {
+pub enum HandlerConfig {
     /// Files, as an exception from another location.
     Files,
     /// A CGI program started for each request (RFC 3875).
@@ -122,7 +122,7 @@ impl NamedApplication {
 /// How CGI programs are started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgi {
-    /// Directory of the programs, in place of the prefix; `None`: below the document root.
+    /// Directory of the programs, in position of the prefix; `None`: below the document root.
     pub root: Option<PathBuf>,
     /// What connects the input and output of a program with the server.
     pub streams: Streams,
@@ -171,18 +171,18 @@ impl Location {
     /// Whether the `Authorization` header is passed on.
     pub fn passes_authorization(&self) -> bool {
         match &self.handler {
-            Handler::Files | Handler::Application(_) => false,
-            Handler::Cgi(cgi) => cgi.authorization,
+            HandlerConfig::Files | HandlerConfig::Application(_) => false,
+            HandlerConfig::Cgi(cgi) => cgi.authorization,
             // The program has its own environment, which no other process shows.
-            Handler::Direct(_) | Handler::Pipe(_) => true,
-            Handler::Upstreams(upstreams) => upstreams.authorization,
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
+            HandlerConfig::Upstreams(upstreams) => upstreams.authorization,
         }
     }
 
     /// Timeout for an upstream to accept a connection.
     pub fn connect_timeout_ms(&self) -> u64 {
         match &self.handler {
-            Handler::Upstreams(upstreams) => upstreams.connect_timeout_ms,
+            HandlerConfig::Upstreams(upstreams) => upstreams.connect_timeout_ms,
             _ => self.timeout_ms,
         }
     }
@@ -190,41 +190,48 @@ impl Location {
     /// Timeout without data on an upgraded connection.
     pub fn upgrade_timeout_ms(&self) -> u64 {
         match &self.handler {
-            Handler::Upstreams(upstreams) => upstreams.upgrade_timeout_ms,
+            HandlerConfig::Upstreams(upstreams) => upstreams.upgrade_timeout_ms,
             _ => self.timeout_ms,
         }
     }
 
     /// Whether the length of a request body must be known before the handler starts.
     pub fn needs_length(&self) -> bool {
-        !matches!(&self.handler, Handler::Upstreams(upstreams) if !upstreams.needs_length())
+        !matches!(&self.handler, HandlerConfig::Upstreams(upstreams) if !upstreams.needs_length())
     }
 
     /// Whether the location starts programs from the worker itself.
     pub fn forks_in_worker(&self) -> bool {
-        matches!(&self.handler, Handler::Cgi(cgi) if cgi.fork_in_server)
+        matches!(&self.handler, HandlerConfig::Cgi(cgi) if cgi.fork_in_server)
     }
 
     /// Whether the location needs the spawner.
     pub fn needs_spawner(&self) -> bool {
         match &self.handler {
-            Handler::Files | Handler::Upstreams(_) | Handler::Application(_) => false,
-            Handler::Cgi(cgi) => !cgi.fork_in_server,
-            Handler::Direct(_) | Handler::Pipe(_) => true,
+            HandlerConfig::Files | HandlerConfig::Upstreams(_) | HandlerConfig::Application(_) => {
+                false
+            }
+            HandlerConfig::Cgi(cgi) => !cgi.fork_in_server,
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
         }
     }
 
     /// Whether the response passes through the server, so that the server can send something else.
     pub fn reads_responses(&self) -> bool {
         match self.handler {
-            Handler::Files | Handler::Direct(_) | Handler::Application(_) => false,
-            Handler::Cgi(_) | Handler::Pipe(_) | Handler::Upstreams(_) => true,
+            HandlerConfig::Files | HandlerConfig::Direct(_) | HandlerConfig::Application(_) => {
+                false
+            }
+            HandlerConfig::Cgi(_) | HandlerConfig::Pipe(_) | HandlerConfig::Upstreams(_) => true,
         }
     }
 
     /// Whether its program is started once and stays.
     pub fn stays(&self) -> bool {
-        matches!(self.handler, Handler::Direct(_) | Handler::Pipe(_))
+        matches!(
+            self.handler,
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_)
+        )
     }
 }
 
@@ -277,7 +284,7 @@ pub(super) fn check_applications(
     to: &mut Findings<'_>,
 ) {
     for location in all {
-        let Handler::Application(named) = &location.handler else {
+        let HandlerConfig::Application(named) = &location.handler else {
             continue;
         };
         let directory = named.directory(root);
@@ -300,11 +307,11 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     all.map(|location| {
         let many = location.concurrency as usize;
         let own = match &location.handler {
-            Handler::Files | Handler::Application(_) => return 0,
-            Handler::Cgi(_) | Handler::Direct(_) | Handler::Pipe(_) => {
+            HandlerConfig::Files | HandlerConfig::Application(_) => return 0,
+            HandlerConfig::Cgi(_) | HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_PER_PROGRAM)
             }
-            Handler::Upstreams(upstreams) => upstreams.descriptors(location.concurrency),
+            HandlerConfig::Upstreams(upstreams) => upstreams.descriptors(location.concurrency),
         };
         // As many responses again may be in files.
         own.saturating_add(if location.temp_file_max_bytes > 0 {
@@ -323,9 +330,9 @@ fn location(
     applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<Location> {
-    let (own, place) = (item.get_ref(), item.span());
-    let rule = rule(key, own, &place, to);
-    let kind = kind(key, own, &place, applications, to);
+    let (own, position) = (item.get_ref(), item.span());
+    let rule = rule(key, own, &position, to);
+    let kind = kind(key, own, &position, applications, to);
     if let Some(kind) = &kind {
         check_foreign_settings(key, own, kind, to);
     }
@@ -415,7 +422,7 @@ fn timeouts(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> (u64, u
 fn rule(
     key: &str,
     own: &LocationSettings,
-    place: &Range<usize>,
+    position: &Range<usize>,
     to: &mut Findings<'_>,
 ) -> Option<PathMatch> {
     let (text, rule, good): (&String, fn(String) -> PathMatch, bool) = match (
@@ -433,7 +440,7 @@ fn rule(
         _ => {
             if !own.has_faults {
                 let problem = "a location needs its paths: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
-                to.usage_error(key, Some(place.clone()), problem.into());
+                to.usage_error(key, Some(position.clone()), problem.into());
             }
             return None;
         }

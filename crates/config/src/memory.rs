@@ -226,7 +226,7 @@ pub(super) fn check_memory(
 ) {
     let one = files_bytes.saturating_add(WORKER_BASE_BYTES);
     let all = one.saturating_mul(workers as u64);
-    let place = span(&from.response_cache_max).or(span(&from.workers));
+    let position = span(&from.response_cache_max).or(span(&from.workers));
     if one > process_bytes {
         let problem = format!(
             "a worker takes {} when it starts ({} for files and {} for the rest), but a process may \
@@ -236,7 +236,7 @@ pub(super) fn check_memory(
             Bytes(WORKER_BASE_BYTES),
             rounded(process_bytes),
         );
-        to.environment_error("response-cache-max", place, problem);
+        to.environment_error("response-cache-max", position, problem);
     } else if all > available_bytes {
         let problem = format!(
             "{workers} worker{} {} each when serving starts ({} for files and {} for the rest), but \
@@ -248,7 +248,7 @@ pub(super) fn check_memory(
             Bytes(WORKER_BASE_BYTES),
             rounded(available_bytes),
         );
-        to.environment_error("response-cache-max", place, problem);
+        to.environment_error("response-cache-max", position, problem);
     }
 }
 

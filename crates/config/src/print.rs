@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::units::{AcceptBatch, Bytes, Millis};
 use super::{
-    Cgi, Config, Handler, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol,
+    Cgi, Config, HandlerConfig, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol,
     ResearchConfig, Upstreams,
 };
 
@@ -200,12 +200,12 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         PathMatch::Suffix(suffix) => writeln!(out, "suffix = {}", quoted(suffix))?,
     }
     match &location.handler {
-        Handler::Files => writeln!(out, "files = true")?,
-        Handler::Cgi(cgi) => write_cgi(out, cgi)?,
-        Handler::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
-        Handler::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
-        Handler::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
-        Handler::Application(application) => {
+        HandlerConfig::Files => writeln!(out, "files = true")?,
+        HandlerConfig::Cgi(cgi) => write_cgi(out, cgi)?,
+        HandlerConfig::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
+        HandlerConfig::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
+        HandlerConfig::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
+        HandlerConfig::Application(application) => {
             writeln!(out, "application = {}", quoted(&application.name))?;
             if application.directory.is_absolute() {
                 writeln!(out, "root = {}", quoted(application.directory.display()))?;

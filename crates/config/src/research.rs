@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::extensions::ResearchTable;
 use crate::keys::Table;
-use crate::strategy::{Opening, words};
+use crate::strategy::{Opening, named_values};
 use crate::units::AcceptBatch;
 
 mod check;
@@ -32,8 +32,8 @@ pub static RESEARCH_TABLE: ResearchTable = ResearchTable {
     check: check::check,
 };
 
-words! {
-    /// How the servers of the papers find bytes resident and send them, in place of `send`.
+named_values! {
+    /// How the servers of the papers find bytes resident and send them, in position of `send`.
     SendVariant, "method of sending" {
         /// All files by `sendfile`, each chunk after a residency check.
         #[default]

@@ -3,7 +3,7 @@
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3.
 
 /// Declares an enumeration that has the same names on the command line, in TOML and in JSON.
-macro_rules! words {
+macro_rules! named_values {
     ($(#[$attribute:meta])* $name:ident, $what:literal { $( $(#[$doc:meta])* $variant:ident = $word:literal, )* }) => {
         $(#[$attribute])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -33,9 +33,9 @@ macro_rules! words {
     };
 }
 
-pub(crate) use words;
+pub(crate) use named_values;
 
-words! {
+named_values! {
     /// How a file that is not in the file cache is opened.
     Opening, "method of opening" {
         /// A helper looks up and opens the file, so that the kernel has its metadata in memory.
@@ -50,7 +50,7 @@ words! {
     }
 }
 
-words! {
+named_values! {
     /// How bytes are found resident and sent.
     SendMethod, "method of sending" {
         /// Small files come from the response cache. Larger ones are read without blocking,
@@ -58,13 +58,13 @@ words! {
         #[default]
         Copy = "copy",
         /// Small files as with `copy`, larger ones by `sendfile`. The socket refers to the pages of
-        /// the file, so a file that is rewritten in place changes there. The next chunk is read
+        /// the file, so a file that is rewritten in position changes there. The next chunk is read
         /// ahead.
         Sendfile = "sendfile",
     }
 }
 
-words! {
+named_values! {
     /// What does the work that may block.
     HelperBackend, "kind of helper" {
         /// Helper processes.

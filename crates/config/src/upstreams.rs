@@ -213,9 +213,9 @@ fn addresses(
 mod tests {
     use crate::extensions::KnownExtensions;
     use crate::research::RESEARCH_TABLE;
-    use crate::{Config, Environment, Handler, Settings};
+    use crate::{Config, Environment, HandlerConfig, Settings};
 
-    fn checked(location: &str) -> Result<Vec<Handler>, String> {
+    fn checked(location: &str) -> Result<Vec<HandlerConfig>, String> {
         let text = format!("root = \"/\"\n[[location]]\nprefix = \"/app/\"\n{location}\n");
         let extensions = KnownExtensions {
             research: Some(&RESEARCH_TABLE),
@@ -242,7 +242,7 @@ mod tests {
             ("proxy = \"http://127.0.0.1:80/\"", vec!["127.0.0.1:80"]),
         ] {
             match &checked(text).unwrap()[..] {
-                [Handler::Upstreams(upstreams)] => assert_eq!(upstreams.addresses, expected),
+                [HandlerConfig::Upstreams(upstreams)] => assert_eq!(upstreams.addresses, expected),
                 other => panic!("{text}: {other:?}"),
             }
         }

@@ -72,23 +72,23 @@ fn settings_have_defaults_when_nothing_is_set() {
 
 #[test]
 fn response_cache_is_an_error_when_memory_is_short() {
-    let said = |text: &str, environment: Environment| {
+    let option = |text: &str, environment: Environment| {
         let settings = Settings::from_toml(text, Path::new("/headway.toml")).unwrap();
         let errors = Config::check(&settings, None, &environment).unwrap_err();
         assert!(errors.iter().all(ConfigError::is_environment), "{errors:?}");
         errors[0].to_string()
     };
-    let all = said("workers = 3\nresponse-cache-max = \"3GiB\"", HERE);
-    let one = said("workers = 1\nresponse-cache-max = \"4GiB\"", HERE);
-    for (said, words) in [
+    let all = option("workers = 3\nresponse-cache-max = \"3GiB\"", HERE);
+    let one = option("workers = 1\nresponse-cache-max = \"4GiB\"", HERE);
+    for (option, parts) in [
         (
             &all,
             ["3 workers", "8GiB", "lower response-cache-max or workers"],
         ),
         (&one, ["a worker", "4GiB", "RLIMIT_AS"]),
     ] {
-        for word in words {
-            assert!(said.contains(word), "{word}: {said}");
+        for word in parts {
+            assert!(option.contains(word), "{word}: {option}");
         }
     }
     good("workers = 2\nresponse-cache-max = \"3GiB\"");
@@ -148,10 +148,10 @@ fn default_host_is_first_when_root_is_set() {
 #[test]
 fn key_with_underscores_is_an_error_with_the_right_spelling() {
     let errors = check("root = \"site\"\nheader_timeout = \"2s\"").unwrap_err();
-    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert!(
-        told[0].contains("did you mean `header-timeout`?"),
-        "{told:?}"
+        messages[0].contains("did you mean `header-timeout`?"),
+        "{messages:?}"
     );
 }
 
@@ -259,14 +259,16 @@ fn preset_option_replaces_opening_and_send_of_the_file() {
 #[test]
 fn warning_when_status_is_public_or_backlog_is_reduced() {
     let checked = check("status = \":9090\"\nbacklog = 8192").unwrap();
-    let told: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
     assert!(
-        told.iter()
-            .any(|told| told.contains("toml:2: backlog") && told.contains("4096"))
+        messages
+            .iter()
+            .any(|messages| messages.contains("toml:2: backlog") && messages.contains("4096"))
     );
     assert!(
-        told.iter()
-            .any(|told| told.contains("toml:1: status") && told.contains("loopback"))
+        messages
+            .iter()
+            .any(|messages| messages.contains("toml:1: status") && messages.contains("loopback"))
     );
 }
 

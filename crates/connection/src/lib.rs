@@ -1,4 +1,4 @@
-//! One client connection: its socket, unconsumed input, pending output and deadline. The worker
+//! One client connection: its socket, unconsumed input and pending output. The worker
 //! moves it from phase to phase; nothing is decided here.
 //!
 //! An idle connection owns no buffer: requests are received into the worker's scratch buffer, and
@@ -39,11 +39,11 @@ pub enum Phase {
     AwaitHead,
     /// The rest of a request body that is received before the request is answered.
     AwaitBody(Box<Request>, Body, BodyUse),
-    /// A helper that looks up a path.
+    /// A helper that looks up a path, and reads the file if it is small.
     AwaitLookup(Box<Request>, LookupFor),
     /// A helper that renders the listing of the requested directory.
     AwaitListing(Box<Request>),
-    /// A helper that reads a small file.
+    /// A helper that reads a small file whose entry has no content (any more).
     AwaitContent(Box<Request>, Rc<Entry>, LookupFor),
     /// A helper that runs a job of an embedded application.
     AwaitJob(Box<Request>, Box<ApplicationRequest>),
@@ -223,7 +223,7 @@ impl Connection {
     pub fn waiter(&self, request: &Request) -> Waiter {
         Waiter {
             token: self.token.0,
-            admitted: request.admitted || self.outgoing.sent_bytes > 0,
+            admitted: request.had_helper || self.outgoing.sent_bytes > 0,
         }
     }
 

@@ -17,11 +17,11 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::OnceLock;
 
 use headway_debox::Limits;
 use headway_debox::collect::write::Layout;
 use headway_debox::policy::{Filter, ReactionRule};
+use headway_os::published::Published;
 
 /// The variables a program that is started needs, to be traced too.
 pub const VARIABLES: [&str; 8] = [
@@ -50,8 +50,8 @@ pub struct Config {
 
 /// The configuration; `None` if nothing is recorded.
 pub fn config() -> Option<&'static Config> {
-    static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
-    CONFIG.get_or_init(read).as_ref()
+    static CONFIG: Published<Option<Config>> = Published::new();
+    CONFIG.get_or_publish(read).as_ref()
 }
 
 fn read() -> Option<Config> {

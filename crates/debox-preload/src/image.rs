@@ -1,7 +1,9 @@
 //! What the process is, from /proc, and what a program to be started is, from its file.
 
+use std::os::fd::OwnedFd;
+
 use headway_debox::collect::NoteKind;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::path::Arg;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -35,14 +37,33 @@ pub fn read<'b>(path: &str, buffer: &'b mut [u8]) -> &'b [u8] {
     read_at(path, buffer)
 }
 
-/// As [`read`], for paths of any kind.
+/// As [`read`], for paths of any kind. What is there may be a FIFO without a writer, for which the
+/// program must not wait.
 pub fn read_at(path: impl Arg, buffer: &mut [u8]) -> &[u8] {
-    let Ok(file) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return &[];
-    };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    match open(path, flags, Mode::empty()) {
+        Ok(file) => read_open(&file, buffer),
+        Err(_) => &[],
+    }
+}
+
+/// A file in the trace directory, where other users may write too: a regular file, not behind a
+/// symbolic link, of this user or of root.
+pub fn open_trusted(path: &[u8]) -> Option<(OwnedFd, Stat)> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = open(path, flags, Mode::empty()).ok()?;
+    let status = fstat(&file).ok()?;
+    let own = rustix::process::geteuid().as_raw();
+    let trusted = status.st_uid == 0 || status.st_uid == own;
+    let regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+    (trusted && regular).then_some((file, status))
+}
+
+/// The beginning of an open file, as much as fits.
+pub fn read_open<'b>(file: &OwnedFd, buffer: &'b mut [u8]) -> &'b [u8] {
     let mut filled = 0;
     while filled < buffer.len() {
-        match rustix::io::read(&file, &mut buffer[filled..]) {
+        match rustix::io::read(file, &mut buffer[filled..]) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(rustix::io::Errno::INTR) => {}

@@ -2,13 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use headway_debox::Debox;
 use headway_debox::collect::write::{Identity, Layout, Writer};
 use headway_debox::collect::{self, Ended};
-use headway_debox_hook::wipe_on_fork;
+use headway_debox_hook::{raw, wipe_on_fork};
 use headway_os::ticks::Ticks;
 use rustix::fs::{FallocateFlags, Mode, OFlags, open};
 use rustix::io::Errno;
@@ -37,25 +36,45 @@ const FAILED: u64 = 3;
 
 /// The shared page, which is the same in all descendants by fork.
 fn shared() -> Option<&'static Shared> {
-    static SHARED: OnceLock<usize> = OnceLock::new();
-    let address = *SHARED.get_or_init(|| {
-        wipe_on_fork::pages(size_of::<Shared>().next_multiple_of(4096)).expose_provenance()
-    });
-    // SAFETY: null, or a page of zeros that is never unmapped; all of it is atomic, for which zeros
-    // are right.
-    unsafe { std::ptr::with_exposed_provenance::<Shared>(address).as_ref() }
+    // Without a lock, which a fork would copy in its locked state.
+    static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
+    const BYTES: usize = size_of::<Shared>().next_multiple_of(4096);
+    let mut address = SHARED.load(Ordering::Acquire);
+    if address.is_null() {
+        let fresh = wipe_on_fork::pages(BYTES).cast::<Shared>();
+        if fresh.is_null() {
+            return None;
+        }
+        let published =
+            SHARED.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+        address = published.map_or_else(
+            |other| {
+                // SAFETY: mapped just now, and no other code knows the pages.
+                unsafe { wipe_on_fork::free(fresh.cast(), BYTES) };
+                other
+            },
+            |_| fresh,
+        );
+    }
+    // SAFETY: a page of zeros that is never unmapped; all of it is atomic, for which zeros are
+    // right.
+    unsafe { address.as_ref() }
 }
 
 /// The file of this process, created if there is none yet; `None` if that fails.
 pub fn writer() -> Option<Writer<'static>> {
     let shared = shared()?;
-    let first =
-        (shared.state).compare_exchange(NO_FILE, CREATING, Ordering::AcqRel, Ordering::Acquire);
-    if first.is_ok() {
-        let made = make(config()?, shared);
-        let state = if made.is_some() { CREATED } else { FAILED };
-        shared.state.store(state, Ordering::Release);
-        return made;
+    if shared.state.load(Ordering::Acquire) == NO_FILE {
+        // A handler that left by longjmp, or a cancellation, would leave the others waiting.
+        let _blocked = BlockedSignals::new();
+        let first =
+            (shared.state).compare_exchange(NO_FILE, CREATING, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_ok() {
+            let made = config().and_then(|config| make(config, shared));
+            let state = if made.is_some() { CREATED } else { FAILED };
+            shared.state.store(state, Ordering::Release);
+            return made;
+        }
     }
     // Another thread is creating it; that thread makes some system calls and never waits for this
     // one.
@@ -63,6 +82,41 @@ pub fn writer() -> Option<Writer<'static>> {
         rustix::thread::sched_yield();
     }
     current()
+}
+
+/// All signals of the thread blocked, those included that libc keeps for itself and would not block:
+/// one of them cancels threads.
+struct BlockedSignals(u64);
+
+/// Bytes of the kernel's set of signals.
+const SIGNAL_SET_BYTES: usize = 8;
+
+impl BlockedSignals {
+    fn new() -> BlockedSignals {
+        let (all, mut before) = (u64::MAX, 0_u64);
+        let (how, new, old) = (libc::SIG_BLOCK, &raw const all, &raw mut before);
+        BlockedSignals::change(how, new, old);
+        BlockedSignals(before)
+    }
+
+    fn change(how: libc::c_int, new: *const u64, old: *mut u64) {
+        let arguments = [
+            how as usize,
+            new.expose_provenance(),
+            old.expose_provenance(),
+            SIGNAL_SET_BYTES,
+            0,
+            0,
+        ];
+        // SAFETY: both sets are null or of this size and in the caller's frame.
+        unsafe { raw(libc::SYS_rt_sigprocmask, arguments) };
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        BlockedSignals::change(libc::SIG_SETMASK, &raw const self.0, null_mut());
+    }
 }
 
 /// The file of this process, if it has been made.
@@ -216,7 +270,8 @@ fn ticks(config: &Config) -> Ticks {
     let mut path = config.directory.clone();
     path.extend(b"/ticks");
     let mut buffer = [0; 32];
-    let known = image::read_at(&path, &mut buffer);
+    let file = image::open_trusted(&path);
+    let known = file.map_or(&[][..], |(file, _)| image::read_open(&file, &mut buffer));
     if let Some(rate) = std::str::from_utf8(known)
         .ok()
         .and_then(|text| text.trim().parse().ok())

@@ -12,9 +12,11 @@ use std::ptr::null_mut;
 
 use headway_debox::collect::SYMBOLS_FILE;
 use headway_debox::{Symbols, adopt_kernel_symbols, kernel_symbols};
-use rustix::fs::{Mode, OFlags, fstat, open, rename, unlink};
+use rustix::fs::{Mode, OFlags, open, rename, unlink};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
+
+use crate::image::open_trusted;
 
 /// Loads the kernel's symbols, from the directory if another process has stored them there.
 pub fn load_kernel_symbols(directory: &[u8]) {
@@ -38,17 +40,7 @@ fn path(directory: &[u8], name: &str) -> Vec<u8> {
 
 /// The symbols in a file, if it exists, belongs to this boot, and comes from a trusted user.
 fn adopted(path: &[u8]) -> Option<Symbols> {
-    let file = open(
-        path,
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-        Mode::empty(),
-    )
-    .ok()?;
-    let status = fstat(&file).ok()?;
-    let own = rustix::process::geteuid().as_raw();
-    if status.st_uid != 0 && status.st_uid != own {
-        return None;
-    }
+    let (file, status) = open_trusted(path)?;
     Symbols::from_image(Cow::Borrowed(map(
         &file,
         usize::try_from(status.st_size).ok()?,

@@ -130,6 +130,55 @@ fn handlers_longjmp_and_cancellation_work_when_calls_are_traced() {
     assert_eq!(support::calls(process, "getppid"), (100, 0));
 }
 
+#[test]
+fn other_threads_go_on_when_a_handler_jumps_out_of_the_first_call() {
+    let bench = Bench::new();
+    let program = bench.compile("jumps", &[]);
+    let output = bench.traced(&program).output().expect("it runs");
+    assert_eq!(support::text(&output.stdout), "0 stuck\n", "{output:?}");
+}
+
+/// Anyone who may write to the directory could otherwise stop every traced program before its first
+/// instruction.
+#[test]
+fn program_runs_when_files_of_the_trace_directory_are_fifos_or_links() {
+    let bench = Bench::new();
+    let program = bench.compile("counted", &[]);
+    let fifo = bench.path().join("fifo");
+    let make = |path: &Path| {
+        let made = Command::new("mkfifo").arg(path).status().expect("it runs");
+        assert!(made.success());
+    };
+    make(&fifo);
+    for file in ["ticks", "symbols"] {
+        for is_link in [false, true] {
+            let path = bench.traces().join(file);
+            // An earlier round may have left the regular one.
+            let _ = std::fs::remove_file(&path);
+            match is_link {
+                true => std::os::unix::fs::symlink(&fifo, &path).expect("a link"),
+                false => make(&path),
+            }
+            let output = Command::new("timeout")
+                .arg("20")
+                .arg("env")
+                .arg(format!("LD_PRELOAD={}", library().display()))
+                .arg(format!("HEADWAY_TRACE_DIR={}", bench.traces().display()))
+                .arg("HEADWAY_TRACE_KEEP=label=pipe")
+                .arg(&program)
+                .output()
+                .expect("it runs");
+            assert_eq!(output.stdout, b"done\n", "{file}: {output:?}");
+            std::fs::remove_file(&path).expect("it is there");
+        }
+    }
+    // What reads the directory does not wait either.
+    std::fs::rename(&fifo, bench.traces().join("1-1-0.debox")).expect("a name");
+    let collection = headway_debox::collect::Collection::open(&bench.traces()).expect("a list");
+    assert_eq!(collection.damaged.len(), 1);
+    assert_eq!(collection.damaged[0].why, "not a regular file");
+}
+
 /// A release is another library: panics abort in it and its unwinder is its own, so that a thread
 /// which is cancelled in a call is unwound in another way.
 #[test]

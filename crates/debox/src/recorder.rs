@@ -15,12 +15,12 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::io::Read;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use headway_os::errno;
 use headway_os::fork::ForkGuard;
 use headway_os::perf::{FaultCounter, FaultKind, FaultScope, Ring};
+use headway_os::published::Published;
 use headway_os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
@@ -539,7 +539,8 @@ pub fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed) > 0
 }
 
-static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
+/// Without a lock: a forked child would wait for ever for the thread that held it.
+static SYMBOLS: Published<Option<Symbols>> = Published::new();
 
 /// The kernel's functions, loaded once per process at the first use; `None` if the kernel hides
 /// them. The first call takes tens of milliseconds. Once the process is confined ([`confine`]) they
@@ -556,7 +557,7 @@ pub fn kernel_symbols() -> Option<&'static Symbols> {
         return SYMBOLS.get()?.as_ref();
     }
     SYMBOLS
-        .get_or_init(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))
+        .get_or_publish(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))
         .as_ref()
 }
 
@@ -575,5 +576,5 @@ pub fn kernel_symbols() -> Option<&'static Symbols> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn adopt_kernel_symbols(symbols: Symbols) {
-    let _ = SYMBOLS.set(Some(symbols).filter(|symbols| !symbols.hidden()));
+    SYMBOLS.get_or_publish(|| Some(symbols).filter(|symbols| !symbols.hidden()));
 }

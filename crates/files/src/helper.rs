@@ -157,7 +157,7 @@ impl Helper<'_> {
                 };
                 self.add_root(root, known)
             }
-            Request::Resolve {
+            Request::Lookup {
                 job,
                 root,
                 want,
@@ -173,13 +173,13 @@ impl Helper<'_> {
                 self.reply(&Reply::ReadIn { job, errno }, &[])
             }
             Request::List { job, root, path } => self.list(job, root, path, files.pop()),
-            Request::Read {
+            Request::Copy {
                 job,
                 offset,
                 length,
             } => {
                 let content = self.copy(&exactly_one(&mut files)?, offset, length);
-                self.reply_memory(content, |content| Reply::Read {
+                self.reply_memory(content, |content| Reply::Copy {
                     job,
                     content: content.map_err(errno_code),
                 })
@@ -225,7 +225,7 @@ impl Helper<'_> {
         match want {
             // The result does not matter, even if it is a failure: the worker resolves the path
             // itself.
-            OpenMode::WarmOnly => return self.reply(&Reply::Touched { job }, &[]),
+            OpenMode::TouchOnly => return self.reply(&Reply::Touched { job }, &[]),
             OpenMode::Open => {}
             OpenMode::OpenAndPrefetch(most) => self.read_in_beginnings(&files, most),
             OpenMode::OpenAndRead => match &files[..] {
@@ -236,8 +236,9 @@ impl Helper<'_> {
                 files => self.read_in_beginnings(files, PREFETCH_BYTES),
             },
         }
+        // The contents are the last field; `reply_with_contents` appends them.
         let content = length.map(|_| Rc::from([]));
-        let head = Reply::Resolved {
+        let head = Reply::LookedUp {
             job,
             answer,
             content,

@@ -10,7 +10,7 @@
 //!
 //! In each iteration of its loop the worker calls, in this order, [`Pool::on_ready`] for each
 //! readable helper socket, then the request stages (which submit jobs), then [`Pool::flush`],
-//! [`Pool::wanted`] and [`Pool::surplus`].
+//! [`Pool::surplus`] and [`Pool::wanted`].
 //!
 //! Sources: the Flash papers' helper processes; 2006 paper §3 for passing descriptors.
 
@@ -232,7 +232,7 @@ impl Pool {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
             return SlotState::Dead;
         };
-        let received = self.receive(position, now_ms, done);
+        let received = self.take_answer(position, now_ms, done);
         if received.is_err() {
             self.reap(position, done);
         }
@@ -388,7 +388,7 @@ impl Pool {
     }
 
     /// Take one answer, if there is one.
-    fn receive(
+    fn take_answer(
         &mut self,
         position: usize,
         now_ms: u64,
@@ -484,7 +484,7 @@ impl Pool {
 
 fn request(job: u64, key: &JobKey) -> Request<'_> {
     match key {
-        JobKey::Resolve(root, path, want) => Request::Resolve {
+        JobKey::Lookup(root, path, want) => Request::Lookup {
             job,
             root: *root,
             want: *want,
@@ -500,7 +500,7 @@ fn request(job: u64, key: &JobKey) -> Request<'_> {
             offset: piece.offset,
             length: piece.length,
         },
-        JobKey::Read(piece) => Request::Read {
+        JobKey::Copy(piece) => Request::Copy {
             job,
             offset: piece.offset,
             length: piece.length,

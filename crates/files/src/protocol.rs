@@ -8,7 +8,7 @@
 //! | message | descriptors |
 //! |---|---|
 //! | Root | the directory |
-//! | ReadIn, Read, Fetch | the file |
+//! | ReadIn, Copy, Fetch | the file |
 //! | List | the page known, if there is one |
 //! | DeferClose | one or more files |
 //! | Spool | the piece, and the file if there is one |
@@ -55,7 +55,7 @@ pub const CLOSE_BATCH_MAX: usize = 64;
 pub enum OpenMode {
     /// Resolves and opens the file only to fill the kernel's caches, and closes it. The worker then
     /// repeats the steps itself, as Flash did.
-    WarmOnly,
+    TouchOnly,
     /// Passes the open file.
     Open,
     /// Passes the open file after reading its first bytes into memory, at most this many.
@@ -86,8 +86,8 @@ pub enum Request<'a> {
         /// Index names.
         index: Vec<Cow<'a, str>>,
     },
-    /// Resolve a path.
-    Resolve {
+    /// Look up a path.
+    Lookup {
         /// The worker's number for this job.
         job: u64,
         /// Beneath this root.
@@ -117,7 +117,7 @@ pub enum Request<'a> {
         path: &'a [u8],
     },
     /// Copy a piece of the attached file into a sealed memfd.
-    Read {
+    Copy {
         /// The worker's number for this job.
         job: u64,
         /// Offset of the first byte.
@@ -175,8 +175,8 @@ pub enum CustomResult<F> {
 // There is one at a time, and it is consumed at once; a box would be an allocation.
 #[allow(clippy::large_enum_variant)]
 pub enum Reply {
-    /// Answer to Resolve.
-    Resolved {
+    /// Answer to Lookup.
+    LookedUp {
         /// The job answered.
         job: u64,
         /// The answer; its files are attached in the same order.
@@ -199,8 +199,8 @@ pub enum Reply {
         /// The attached page; `None` if it equals the page of the request; or why there is none.
         answer: Result<Option<Meta>, Failure>,
     },
-    /// Answer to Read.
-    Read {
+    /// Answer to Copy.
+    Copy {
         /// The job answered.
         job: u64,
         /// The attached contents, or an errno other than 0.
@@ -218,7 +218,7 @@ pub enum Reply {
         /// The job answered.
         job: u64,
     },
-    /// Answer to Resolve with [`OpenMode::WarmOnly`].
+    /// Answer to Lookup with [`OpenMode::TouchOnly`].
     Touched {
         /// The job answered.
         job: u64,
@@ -245,10 +245,10 @@ impl Reply {
     /// The job that the reply answers.
     pub fn job(&self) -> u64 {
         match self {
-            Reply::Resolved { job, .. }
+            Reply::LookedUp { job, .. }
             | Reply::ReadIn { job, .. }
             | Reply::Listed { job, .. }
-            | Reply::Read { job, .. }
+            | Reply::Copy { job, .. }
             | Reply::Fetched { job, .. }
             | Reply::Closed { job }
             | Reply::Touched { job }
@@ -260,7 +260,7 @@ impl Reply {
     /// How many descriptors come with it.
     pub fn descriptors(&self) -> usize {
         match self {
-            Reply::Resolved {
+            Reply::LookedUp {
                 answer: RawAnswer::File { siblings, .. },
                 ..
             } => 1 + siblings.iter().flatten().count(),
@@ -268,7 +268,7 @@ impl Reply {
                 answer: Ok(Some(_)),
                 ..
             }
-            | Reply::Read { content: Ok(_), .. }
+            | Reply::Copy { content: Ok(_), .. }
             | Reply::Spooled { made: true, .. }
             | Reply::Custom {
                 answer: Ok(CustomResult::File(_)),
@@ -283,10 +283,10 @@ encoding! {
     enum<'b> Request {
         1 => Hello { version, roots },
         2 => Root { root, siblings, dotfiles, index },
-        3 => Resolve { job, root, want, path: path },
+        3 => Lookup { job, root, want, path: path },
         4 => ReadIn { job, offset, length },
         5 => List { job, root, path: path },
-        6 => Read { job, offset, length },
+        6 => Copy { job, offset, length },
         7 => DeferClose { job },
         8 => Release { job },
         9 => Spool { job, offset, directory: path },
@@ -297,10 +297,10 @@ encoding! {
 
 encoding! {
     enum Reply {
-        129 => Resolved { job, answer, content: contents_if_any },
+        129 => LookedUp { job, answer, content: contents_if_any },
         130 => ReadIn { job, errno },
         131 => Listed { job, answer },
-        132 => Read { job, content },
+        132 => Copy { job, content },
         133 => Closed { job },
         134 => Touched { job },
         135 => Spooled { job, made, errno },
@@ -311,7 +311,7 @@ encoding! {
 
 encoding! {
     enum OpenMode {
-        0 => WarmOnly,
+        0 => TouchOnly,
         1 => Open,
         2 => OpenAndPrefetch(bytes_max),
         3 => OpenAndRead,
@@ -383,7 +383,7 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
         false => decode(bytes)?,
     };
     // Contents belong to one file.
-    if let Reply::Resolved {
+    if let Reply::LookedUp {
         answer,
         content: Some(_),
         ..

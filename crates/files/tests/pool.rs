@@ -44,7 +44,7 @@ impl Puppet {
         let mut bytes = vec![0; 20_000];
         let got = receive_with_descriptors(&self.socket, &mut bytes, 0, Wait::Never).unwrap()?;
         match decode_request(&bytes[..got.length]).unwrap() {
-            Request::Resolve { job, path, .. } => Some((job, String::from_utf8_lossy(path).into())),
+            Request::Lookup { job, path, .. } => Some((job, String::from_utf8_lossy(path).into())),
             other => panic!("{other:?}"),
         }
     }
@@ -59,7 +59,7 @@ impl Puppet {
     fn answer(&self, pool: &mut Pool, now_ms: u64) -> Vec<Done> {
         let (job, _) = self.resolve().expect("no job");
         self.reply(
-            &Reply::Resolved {
+            &Reply::LookedUp {
                 job,
                 answer: RawAnswer::Directory,
                 content: None,
@@ -194,7 +194,7 @@ fn answer_is_used_before_the_death_of_its_helper_is_noticed() {
     let (job, _) = helper.resolve().unwrap();
     let answer = RawAnswer::Directory;
     let content = None;
-    let reply = Reply::Resolved {
+    let reply = Reply::LookedUp {
         job,
         answer,
         content,
@@ -316,7 +316,7 @@ fn job_fails_when_sixteen_helpers_have_died_on_it() {
 fn helper_is_removed_when_its_answer_is_invalid() {
     type Lie = fn(u64) -> Reply;
     let lies: [(&str, Lie); 4] = [
-        ("another job", |job| Reply::Resolved {
+        ("another job", |job| Reply::LookedUp {
             job: job + 1,
             answer: RawAnswer::Redirect,
             content: None,
@@ -328,7 +328,7 @@ fn helper_is_removed_when_its_answer_is_invalid() {
             put(tree.path(), "f", b"x");
             let file = *open(tree.path(), "f").meta();
             let siblings = [None, None, None];
-            Reply::Resolved {
+            Reply::LookedUp {
                 job,
                 answer: RawAnswer::File {
                     file,
@@ -369,7 +369,7 @@ fn answer_is_exhausted_when_its_descriptors_are_lost() {
     // Six files for an answer of at most four: the kernel cuts them as it does at the limit.
     let null = std::fs::File::open("/dev/null").unwrap();
     helper.reply(
-        &Reply::Resolved {
+        &Reply::LookedUp {
             job,
             answer: RawAnswer::Directory,
             content: None,
@@ -480,7 +480,7 @@ fn longest_idle_helper_ends_above_the_minimum() {
             .is_some_and(|message| message.starts_with("Resolve"));
         if worked {
             helper.reply(
-                &Reply::Resolved {
+                &Reply::LookedUp {
                     job: 0,
                     answer: RawAnswer::Redirect,
                     content: None,
@@ -530,7 +530,7 @@ fn helpers_keep_their_own_jobs_when_several_work() {
     let last = helpers.iter().find_map(|helper| {
         let (job, _) = helper.resolve()?;
         helper.reply(
-            &Reply::Resolved {
+            &Reply::LookedUp {
                 job,
                 answer: RawAnswer::Redirect,
                 content: None,

@@ -79,7 +79,7 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         (job(), answer()).prop_map(|(job, answer)| {
             let content = None;
-            Reply::Resolved {
+            Reply::LookedUp {
                 job,
                 answer,
                 content,
@@ -92,7 +92,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         )
             .prop_map(|(job, answer)| Reply::Listed { job, answer }),
         (job(), prop::result::maybe_ok(meta(), 1_u32..))
-            .prop_map(|(job, content)| Reply::Read { job, content }),
+            .prop_map(|(job, content)| Reply::Copy { job, content }),
         job().prop_map(|job| Reply::Closed { job }),
         job().prop_map(|job| Reply::Touched { job }),
         (job(), brought()).prop_map(|(job, answer)| Reply::Custom { job, answer }),
@@ -118,13 +118,13 @@ proptest! {
         for request in [
             Request::Hello { version, roots: root },
             Request::Root { root: id, siblings, dotfiles, index },
-            Request::Resolve { job, root: id, want: OpenMode::WarmOnly, path: &path },
-            Request::Resolve { job, root: id, want: OpenMode::Open, path: &path },
-            Request::Resolve { job, root: id, want: OpenMode::OpenAndPrefetch(offset), path: &path },
-            Request::Resolve { job, root: id, want: OpenMode::OpenAndRead, path: &path },
+            Request::Lookup { job, root: id, want: OpenMode::TouchOnly, path: &path },
+            Request::Lookup { job, root: id, want: OpenMode::Open, path: &path },
+            Request::Lookup { job, root: id, want: OpenMode::OpenAndPrefetch(offset), path: &path },
+            Request::Lookup { job, root: id, want: OpenMode::OpenAndRead, path: &path },
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },
-            Request::Read { job, offset, length },
+            Request::Copy { job, offset, length },
             Request::DeferClose { job },
             Request::Release { job },
             Request::Spool { job, offset, directory: &path },
@@ -151,7 +151,7 @@ proptest! {
         content in prop::collection::vec(any::<u8>(), 0..2000),
     ) {
         let answer = RawAnswer::File { file, index: None, siblings: [None; 3] };
-        let resolved = Reply::Resolved { job, answer, content: Some(content.clone().into()) };
+        let resolved = Reply::LookedUp { job, answer, content: Some(content.clone().into()) };
         prop_assert_eq!(decode_reply(&encoded_reply(&resolved)), Ok(resolved));
         let fetched = Reply::Fetched { job, content: Ok(content.into()) };
         prop_assert_eq!(decode_reply(&encoded_reply(&fetched)), Ok(fetched));
@@ -182,7 +182,7 @@ proptest! {
 
 #[test]
 fn encoding_is_the_documented_one_when_a_resolve_is_sent() {
-    let request = Request::Resolve {
+    let request = Request::Lookup {
         job: 0x0102,
         root: RootId(3),
         want: OpenMode::OpenAndPrefetch(0x0405),
@@ -213,7 +213,7 @@ fn contents_are_refused_when_they_are_longer_than_any_that_is_fetched() {
         index: None,
         siblings,
     };
-    let resolved = |answer| Reply::Resolved {
+    let resolved = |answer| Reply::LookedUp {
         job: 1,
         answer,
         content: Some(content.clone()),
@@ -294,7 +294,7 @@ fn reply_is_malformed_when_a_flag_is_neither_0_nor_1() {
         device: 6,
         inode: 7,
     };
-    let reply = Reply::Resolved {
+    let reply = Reply::LookedUp {
         job: 0,
         answer: RawAnswer::File {
             file,

@@ -67,6 +67,21 @@ fn cgi_variables_are_complete_for_a_form_post() {
 }
 
 #[test]
+fn request_uri_is_in_the_form_that_chose_the_location() {
+    for (target, expected) in [
+        ("/x/../cgi-bin//a%20b?c=/../d", "/cgi-bin/a%20b?c=/../d"),
+        ("http://y/%63gi-bin/%2e/a", "/cgi-bin/a"),
+        ("http://y?a", "/?a"),
+        ("/cgi-bin/a?", "/cgi-bin/a?"),
+    ] {
+        let bytes = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let variables = variables(bytes.as_bytes(), &context());
+        let found = variables.get(b"REQUEST_URI").map(<[u8]>::escape_ascii);
+        assert_eq!(found.unwrap().to_string(), expected);
+    }
+}
+
+#[test]
 fn optional_cgi_variables_are_absent_without_a_value() {
     let context = Context {
         path_info: b"",

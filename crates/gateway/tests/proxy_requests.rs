@@ -223,7 +223,6 @@ fn request_target_is_converted_to_origin_form() {
         ("GET http://x", "GET / HTTP/1.1"),
         ("GET http://x?a", "GET /?a HTTP/1.1"),
         ("OPTIONS *", "OPTIONS * HTTP/1.1"),
-        ("GET //a/../b", "GET //a/../b HTTP/1.1"),
         ("DELETE /a", "DELETE /a HTTP/1.1"),
     ] {
         let bytes = format!("{target} HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -234,6 +233,27 @@ fn request_target_is_converted_to_origin_form() {
         ..forwarding()
     };
     assert_eq!(line("GET /a HTTP/1.0\r\n\r\n", &other), "GET /b?c HTTP/1.1");
+}
+
+#[test]
+fn request_target_is_forwarded_in_the_form_that_chose_the_location() {
+    for (target, expected) in [
+        ("/x/../p/20", "/p/20"),
+        ("//p//20", "/p/20"),
+        ("/p/%2e%2e/p/x", "/p/x"),
+        ("/p/./.%2E/q/?a=/../b//c", "/q/?a=/../b//c"),
+        ("http://x//a/../b?c", "/b?c"),
+        ("/%70/20", "/p/20"),
+        ("/p/a%20b%3bc%2Bd;e+f", "/p/a%20b%3bc%2Bd;e+f"),
+        ("/p/caf%C3%A9/%25", "/p/caf%C3%A9/%25"),
+    ] {
+        let bytes = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let head = request_head(&bytes, &forwarding());
+        let line = format!("GET {expected} HTTP/1.1");
+        assert_eq!(head.lines().next(), Some(&*line), "{target}");
+    }
+    let outside = codec(b"GET /a/../../b HTTP/1.0\r\n\r\n", &forwarding(), None);
+    assert_eq!(outside.unwrap_err(), Unforwardable::Target);
 }
 
 #[test]

@@ -13,10 +13,10 @@
 //! colon, more than one empty line before the request line, a missing (1.1), repeated or invalid
 //! Host, Content-Length that is repeated, a list or not a number, Content-Length with
 //! Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or not ending in one `chunked`. 414 and 431:
-//! too long. 417: an expectation other than 100-continue. 501: unknown method or transfer coding.
-//! 505: other versions.
+//! too long. 417: an expectation other than 100-continue. 421: a target with `https`. 501: unknown
+//! method or transfer coding. 505: another major version.
 //!
-//! Sources: RFC 9112 sections 2.2, 3, 5, 6, 9.3; RFC 9110 sections 5, 7.2, 10.1.1.
+//! Sources: RFC 9112 sections 2.2, 3, 5, 6, 9.3; RFC 9110 sections 2.5, 5, 7.2, 7.4, 10.1.1.
 
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
@@ -229,26 +229,10 @@ fn read<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Result<Option<Head<'b>>, Re
         return Err(Reject::closing(Status::URI_TOO_LONG, "target too long"));
     }
     let extent = HeadExtent::of(visible);
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
-    let slots = &mut slots[..limits.fields_max.min(FIELDS_MAX)];
-    let mut request = httparse::Request::new(&mut []);
     // Only the bytes up to the first bare LF are parsed: an earlier error is found first, however
     // the bytes are split.
-    match request.parse_with_uninit_headers(extent.parsable(visible), slots) {
-        Ok(httparse::Status::Complete(length)) => {
-            let request_line = &visible[..memchr(b'\r', visible).unwrap_or(0)];
-            return interpret(&request, request_line, skip + length).map(Some);
-        }
-        Ok(httparse::Status::Partial) => {}
-        Err(httparse::Error::Version) if is_other_version(extent.parsable(visible))? => {
-            return Err(Reject::closing(
-                Status::HTTP_VERSION_NOT_SUPPORTED,
-                "version not supported",
-            ));
-        }
-        Err(httparse::Error::Version) => {}
-        Err(httparse::Error::TooManyHeaders) => return Err(too_large("too many fields")),
-        Err(error) => return Err(Reject::bad(syntax(error))),
+    if let Some(head) = read_parsable(extent.parsable(visible), limits, skip)? {
+        return Ok(Some(head));
     }
     match extent {
         HeadExtent::BareLf(_) => Err(Reject::bad("bare LF")),
@@ -257,18 +241,99 @@ fn read<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Result<Option<Head<'b>>, Re
     }
 }
 
+/// Reads a header without a bare LF. `skipped`: the bytes before it.
+fn read_parsable<'b>(
+    bytes: &'b [u8],
+    limits: &HeadLimits,
+    skipped: usize,
+) -> Result<Option<Head<'b>>, Reject> {
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let slots = &mut slots[..limits.fields_max.min(FIELDS_MAX)];
+    let mut request = httparse::Request::new(&mut []);
+    match request.parse_with_uninit_headers(bytes, slots) {
+        Ok(httparse::Status::Complete(length)) => {
+            let head = SplitHead {
+                method: request.method.unwrap_or_default(),
+                target: request.path.unwrap_or_default(),
+                version: match request.version {
+                    Some(0) => Version::Http10,
+                    _ => Version::Http11,
+                },
+                fields: request.headers,
+                length,
+            };
+            interpret(&head, request_line(bytes), skipped).map(Some)
+        }
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(httparse::Error::Version) => match other_version(bytes)? {
+            None => Ok(None),
+            Some(b'1') => read_later_minor(&request, bytes, limits, skipped),
+            Some(_) => Err(Reject::closing(
+                Status::HTTP_VERSION_NOT_SUPPORTED,
+                "version not supported",
+            )),
+        },
+        Err(error) => Err(syntax(error)),
+    }
+}
+
+/// Reads a header whose version httparse has rejected, after method and target, as one of HTTP/1.1:
+/// a later minor version adds only what a recipient may ignore (RFC 9110 section 2.5).
+fn read_later_minor<'b>(
+    request: &httparse::Request<'_, 'b>,
+    bytes: &'b [u8],
+    limits: &HeadLimits,
+    skipped: usize,
+) -> Result<Option<Head<'b>>, Reject> {
+    let line = request_line(bytes);
+    let fields = match &bytes[line.len()..] {
+        [b'\r', b'\n', fields @ ..] => fields,
+        [b'\r'] => return Ok(None),
+        _ => return Err(syntax(httparse::Error::NewLine)),
+    };
+    let mut slots = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let slots = &mut slots[..limits.fields_max.min(FIELDS_MAX)];
+    match httparse::parse_headers(fields, slots).map_err(syntax)? {
+        httparse::Status::Complete((length, fields)) => {
+            let head = SplitHead {
+                method: request.method.unwrap_or_default(),
+                target: request.path.unwrap_or_default(),
+                version: Version::Http11,
+                fields,
+                length: line.len() + 2 + length,
+            };
+            interpret(&head, line, skipped).map(Some)
+        }
+        httparse::Status::Partial => Ok(None),
+    }
+}
+
+fn request_line(bytes: &[u8]) -> &[u8] {
+    &bytes[..memchr(b'\r', bytes).unwrap_or(0)]
+}
+
+/// A header in its parts, as httparse finds them.
+struct SplitHead<'h, 'b> {
+    method: &'b str,
+    target: &'b str,
+    version: Version,
+    fields: &'h [httparse::Header<'b>],
+    length: usize,
+}
+
 fn too_large(reason: &'static str) -> Reject {
     Reject::closing(Status::REQUEST_HEADER_FIELDS_TOO_LARGE, reason)
 }
 
-fn syntax(error: httparse::Error) -> &'static str {
-    match error {
+fn syntax(error: httparse::Error) -> Reject {
+    Reject::bad(match error {
+        httparse::Error::TooManyHeaders => return too_large("too many fields"),
         httparse::Error::HeaderName => "invalid field name or folded line",
         httparse::Error::HeaderValue => "invalid byte in a field value",
         httparse::Error::NewLine => "invalid line end",
         httparse::Error::Token => "invalid byte in the request line",
         _ => "malformed request line",
-    }
+    })
 }
 
 /// The length of one tolerated empty line at the start (RFC 9112 section 2.2: some old clients send
@@ -342,11 +407,11 @@ fn is_target_too_long(bytes: &[u8], target_bytes_max: usize) -> bool {
         > target_bytes_max
 }
 
-/// Examines a version that httparse rejected. `true`: a well-formed request line with another
-/// version (505). `false`: not complete enough to say. An error: malformed (400).
+/// The major version of a well-formed request line whose version httparse rejected. `None`: not
+/// complete enough to say. An error: malformed (400).
 ///
 /// An HTTP/2 client with prior knowledge sends `PRI * HTTP/2.0`, and gets a meaningful answer.
-fn is_other_version(bytes: &[u8]) -> Result<bool, Reject> {
+fn other_version(bytes: &[u8]) -> Result<Option<u8>, Reject> {
     let malformed = Reject::bad("malformed version");
     let mut parts = bytes.splitn(3, |byte| *byte == b' ');
     let version = parts.nth(2).ok_or(malformed)?;
@@ -356,27 +421,26 @@ fn is_other_version(bytes: &[u8]) -> Result<bool, Reject> {
     };
     let shape = b"HTTP/0.0\r";
     match version.iter().zip(shape).all(matches) {
-        true => Ok(version.len() >= shape.len()),
+        true if version.len() < shape.len() => Ok(None),
+        true => Ok(Some(version[5])),
         false => Err(malformed),
     }
 }
 
 /// Checks a well-formed header and builds its [`Head`].
+///
+/// `skipped`: the bytes before the request line.
 fn interpret<'b>(
-    request: &httparse::Request<'_, 'b>,
+    head: &SplitHead<'_, 'b>,
     request_line: &'b [u8],
-    length: usize,
+    skipped: usize,
 ) -> Result<Head<'b>, Reject> {
-    let method = Method::from_token(request.method.unwrap_or_default())
+    let method = Method::from_token(head.method)
         .ok_or(Reject::closing(Status::NOT_IMPLEMENTED, "unknown method"))?;
-    let version = match request.version {
-        Some(0) => Version::Http10,
-        _ => Version::Http11,
-    };
-    let raw_target = request.path.unwrap_or_default().as_bytes();
-    let (target, authority) = target::classify(method, raw_target).map_err(Reject::bad)?;
+    let version = head.version;
+    let (target, authority) = target::classify(method, head.target.as_bytes())?;
     let mut fields = KnownFields::default();
-    for field in request.headers.iter() {
+    for field in head.fields {
         fields.add(field.name.as_bytes(), field.value);
     }
     let framing = framing(&fields, version)?;
@@ -389,7 +453,7 @@ fn interpret<'b>(
     }
     let range_is_certain = !fields.if_range.is_repeated();
     Ok(Head {
-        length,
+        length: skipped + head.length,
         request_line,
         method,
         target,

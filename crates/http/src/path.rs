@@ -140,24 +140,38 @@ const IS_PLAIN: [bool; 256] = {
     table
 };
 
-fn rebuild<'p>(relative: &[u8], query: Option<&'p [u8]>) -> Result<Path<'p>, PathError> {
-    let mut bytes: Vec<u8> = Vec::with_capacity(relative.len());
-    let mut segments = relative.split(|byte| *byte == b'/').peekable();
-    while let Some(raw) = segments.next() {
-        let is_last = segments.peek().is_none();
-        let start = bytes.len();
-        decode(raw, &mut bytes)?;
-        match &bytes[start..] {
-            b"" | b"." => bytes.truncate(start),
-            b".." => {
-                bytes.truncate(start);
-                drop_component(&mut bytes)?;
-            }
-            name if name.len() > COMPONENT_BYTES_MAX => return Err(PathError::NameTooLong),
-            _ if is_last => {}
-            _ => bytes.push(b'/'),
-        }
+/// The path and query to send to an upstream: the segments which [`normalise`] finds, still escaped.
+///
+/// The part of a server that chose where a request goes saw the normal form. An upstream which got
+/// the path as received could resolve `/open/../internal` to another place than that. Only escapes
+/// of unreserved characters are decoded (RFC 3986 section 6.2.2.2): `%3B` and `;` may differ for an
+/// upstream. A path that needs no change is borrowed.
+///
+/// ```
+/// use headway_http::path::escaped;
+/// assert_eq!(&*escaped(b"/a/../%62//c%3Bd?q=/..").unwrap(), b"/b/c%3Bd?q=/..");
+/// ```
+pub fn escaped(target_path: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
+    let path_bytes = memchr(b'?', target_path).unwrap_or(target_path.len());
+    let (path, query) = target_path.split_at(path_bytes);
+    let relative = path.strip_prefix(b"/");
+    if relative.is_some_and(is_plain) {
+        return Ok(Cow::Borrowed(target_path));
     }
+    let segments = join_segments(relative.unwrap_or(path), Escapes::Kept)?;
+    Ok(Cow::Owned([b"/", &*segments, query].concat()))
+}
+
+/// What happens to percent-escapes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Escapes {
+    Decoded,
+    /// Only unreserved characters are decoded, so a dot is.
+    Kept,
+}
+
+fn rebuild<'p>(relative: &[u8], query: Option<&'p [u8]>) -> Result<Path<'p>, PathError> {
+    let bytes = join_segments(relative, Escapes::Decoded)?;
     if bytes.len() > PATH_BYTES_MAX {
         return Err(PathError::TooLong);
     }
@@ -169,9 +183,33 @@ fn rebuild<'p>(relative: &[u8], query: Option<&'p [u8]>) -> Result<Path<'p>, Pat
     })
 }
 
-fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), PathError> {
-    let mut rest = raw;
+/// Joins the segments of a path without those that are empty or dots.
+fn join_segments(relative: &[u8], escapes: Escapes) -> Result<Vec<u8>, PathError> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(relative.len());
+    let mut segments = relative.split(|byte| *byte == b'/').peekable();
+    while let Some(raw) = segments.next() {
+        let is_last = segments.peek().is_none();
+        let start = bytes.len();
+        let name_bytes = append_segment(raw, escapes, &mut bytes)?;
+        match &bytes[start..] {
+            b"" | b"." => bytes.truncate(start),
+            b".." => {
+                bytes.truncate(start);
+                drop_component(&mut bytes)?;
+            }
+            _ if name_bytes > COMPONENT_BYTES_MAX => return Err(PathError::NameTooLong),
+            _ if is_last => {}
+            _ => bytes.push(b'/'),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Appends a segment and returns its decoded length.
+fn append_segment(raw: &[u8], escapes: Escapes, out: &mut Vec<u8>) -> Result<usize, PathError> {
+    let (mut rest, mut decoded_bytes) = (raw, 0);
     while let [first, tail @ ..] = rest {
+        let before = rest;
         let byte = match (first, tail) {
             (b'%', [high, low, after @ ..]) => {
                 rest = after;
@@ -190,10 +228,19 @@ fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), PathError> {
         match byte {
             0 => return Err(PathError::Nul),
             1..=0x1f | 0x7f => return Err(PathError::Control),
+            _ if escapes == Escapes::Kept && *first == b'%' && !is_unreserved(byte) => {
+                out.extend_from_slice(&before[..3]);
+            }
             _ => out.push(byte),
         }
+        decoded_bytes += 1;
     }
-    Ok(())
+    Ok(decoded_bytes)
+}
+
+/// RFC 3986 section 2.3.
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 fn hex(digit: u8) -> Result<u8, PathError> {

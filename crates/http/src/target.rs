@@ -1,17 +1,22 @@
 //! Classifies request targets: which of the four forms a target has, and the host in it.
 //!
-//! Rejects fragments, user information, schemes other than http and https, `*` for any method but
-//! OPTIONS, and authorities that are not `uri-host [":" port]`. It does not decode or normalise the
-//! path; [`crate::path`] does that after the header has been checked.
+//! Rejects fragments, user information, schemes other than http, `*` for any method but OPTIONS, and
+//! authorities that are not `uri-host [":" port]`. It does not decode or normalise the path;
+//! [`crate::path`] does that after the header has been checked.
+//!
+//! A target with the scheme https is answered with 421: it must have come over a secured connection
+//! (RFC 9110 section 7.4), and this crate's users have none.
 //!
 //! Bytes above 0x7f are accepted although RFC 3986 has none: clients send raw UTF-8 paths, and
 //! these bytes have no special meaning in the following steps.
 //!
-//! Sources: RFC 9112 section 3.2, RFC 3986 section 3.2, RFC 9110 section 4.2.4 (user information).
+//! Sources: RFC 9112 section 3.2, RFC 3986 section 3.2, RFC 9110 sections 4.2.4 (user information)
+//! and 7.4.
 
 use memchr::{memchr, memchr2};
 
-use crate::head::Method;
+use crate::head::{Method, Reject};
+use crate::status::Status;
 
 /// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,40 +32,44 @@ pub enum Target<'b> {
 }
 
 /// Determines the form of a target; the second value is the authority of an absolute-form.
-///
-/// The error is the reason for a 400.
 pub(crate) fn classify<'b>(
     method: Method,
     raw: &'b [u8],
-) -> Result<(Target<'b>, Option<&'b [u8]>), &'static str> {
+) -> Result<(Target<'b>, Option<&'b [u8]>), Reject> {
     if memchr(b'#', raw).is_some() {
-        return Err("fragment in the target");
+        return Err(Reject::bad("fragment in the target"));
     }
     if method == Method::Other("CONNECT") {
         return match is_authority(raw) && memchr(b':', raw).is_some() {
             true => Ok((Target::Authority(raw), None)),
-            false => Err("CONNECT without host and port"),
+            false => Err(Reject::bad("CONNECT without host and port")),
         };
     }
     match raw {
         [b'/', ..] => Ok((Target::Path(raw), None)),
         b"*" if method == Method::Options => Ok((Target::Asterisk, None)),
-        b"*" => Err("asterisk-form with a method other than OPTIONS"),
+        b"*" => Err(Reject::bad(
+            "asterisk-form with a method other than OPTIONS",
+        )),
         _ => absolute(method, raw),
     }
 }
 
-fn absolute<'b>(
-    method: Method,
-    raw: &'b [u8],
-) -> Result<(Target<'b>, Option<&'b [u8]>), &'static str> {
-    let rest = strip_scheme(raw).ok_or("target is neither a path nor an http URI")?;
+fn absolute<'b>(method: Method, raw: &'b [u8]) -> Result<(Target<'b>, Option<&'b [u8]>), Reject> {
+    let secured = strip_prefix(raw, b"https://");
+    let rest = secured
+        .or_else(|| strip_prefix(raw, b"http://"))
+        .ok_or(Reject::bad("target is neither a path nor an http URI"))?;
     let (authority, path) = match memchr2(b'/', b'?', rest) {
         Some(at) => rest.split_at(at),
         None => (rest, &rest[rest.len()..]),
     };
     if authority.is_empty() || !is_authority(authority) {
-        return Err("invalid authority in the target");
+        return Err(Reject::bad("invalid authority in the target"));
+    }
+    if secured.is_some() {
+        let reason = "https target without TLS";
+        return Err(Reject::closing(Status::MISDIRECTED_REQUEST, reason));
     }
     // OPTIONS with an absolute-form without a path means `*` (RFC 9112 section 3.2.4).
     let target = match path.is_empty() && method == Method::Options {
@@ -70,13 +79,10 @@ fn absolute<'b>(
     Ok((target, Some(authority)))
 }
 
-fn strip_scheme(raw: &[u8]) -> Option<&[u8]> {
-    for scheme in [&b"http://"[..], b"https://"] {
-        if raw.len() >= scheme.len() && raw[..scheme.len()].eq_ignore_ascii_case(scheme) {
-            return Some(&raw[scheme.len()..]);
-        }
-    }
-    None
+/// Without a prefix, whose letter case does not matter.
+fn strip_prefix<'b>(raw: &'b [u8], prefix: &[u8]) -> Option<&'b [u8]> {
+    let (start, rest) = raw.split_at_checked(prefix.len())?;
+    start.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
 /// Whether the bytes are `uri-host [":" port]` with a non-empty host and no user information.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use headway_http::path::{PathError, normalise};
+use headway_http::path::{PathError, escaped, normalise};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use proptest::prelude::*;
 
@@ -171,6 +171,41 @@ fn model(target: &[u8]) -> Option<Vec<u8>> {
     Some(joined)
 }
 
+/// An upstream which decodes and resolves what it gets must find the path which was looked up.
+fn assert_escaped_form_is_equivalent(target: &[u8]) {
+    match (normalise(target), escaped(target)) {
+        (Ok(path), Ok(form)) => {
+            assert_eq!(
+                normalise(&form).as_ref(),
+                Ok(&path),
+                "{}",
+                target.escape_ascii()
+            );
+            assert_eq!(*escaped(&form).unwrap(), *form, "stays as it is");
+            let end = form
+                .iter()
+                .position(|byte| *byte == b'?')
+                .unwrap_or(form.len());
+            let mut segments = form[..end].split(|byte| *byte == b'/').skip(1).peekable();
+            while let Some(segment) = segments.next() {
+                let dots = matches!(segment, b"." | b".." | b"%2e" | b"%2E");
+                assert!(!dots && (!segment.is_empty() || segments.peek().is_none()));
+            }
+        }
+        (Err(PathError::TooLong), _) => {}
+        (Err(error), form) => assert_eq!(form, Err(error)),
+        (path, form) => panic!("{path:?} {form:?}"),
+    }
+}
+
+#[test]
+fn escaped_form_is_equivalent_to_the_normal_form() {
+    for (target, _) in ROWS {
+        assert_escaped_form_is_equivalent(target.as_bytes());
+    }
+    assert!(matches!(escaped(b"/a/b?c"), Ok(Cow::Borrowed(_))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
@@ -202,5 +237,14 @@ proptest! {
             Err(PathError::Escapes) => prop_assert_eq!(None, model(&target)),
             Err(_) => {}
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn escaped_form_is_equivalent_for_odd_paths(
+        target in "(/|//|\\.|%2e|%2F|%41|%3b|%|[a-c]|%C3%A9|\\?){0,24}",
+    ) {
+        assert_escaped_form_is_equivalent(target.as_bytes());
     }
 }

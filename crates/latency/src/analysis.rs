@@ -12,7 +12,7 @@ mod analyzer;
 mod timeline;
 mod groups;
 
-pub use analyzer::Analyzer;
+pub use analyzer::{Analyzer, UNTIMED_SHARE_MAX};
 
 use crate::run::Format;
 use serde::{Deserialize, Serialize};
@@ -51,8 +51,10 @@ pub struct Analysis {
     /// Responses by status, ascending; 0 stands for requests without a response.
     pub statuses: Vec<StatusCount>,
     /// From the intended start, of every request that ended: errors are in it with their time.
+    /// `None` also if a request found the client's queue full, or if
+    /// [`UNTIMED_SHARE_MAX`] of the requests have no latency.
     pub response: Option<Distribution>,
-    /// From the actual start, of the same requests.
+    /// From the actual start, of those of the same requests that had a connection.
     pub service: Option<Distribution>,
     /// From the intended start, of complete responses only.
     pub complete: Option<Distribution>,

@@ -218,6 +218,9 @@ pub enum RowError {
 }
 
 impl Row {
+    /// The `connection` of a request that never had one.
+    pub const NO_CONNECTION: u32 = u32::MAX;
+
     /// The value of `class` when the work has no classes.
     pub const NO_CLASS: u8 = 255;
 

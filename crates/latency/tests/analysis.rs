@@ -2,6 +2,7 @@
 
 use crate::support;
 use headway_base::random::{Draw, SplitMix64};
+use headway_latency::analysis::Distribution;
 use headway_latency::compare::{CompareError, Evidence, compare};
 use headway_latency::run::{LoadInfo, Mode, Window};
 use headway_latency::{Analysis, Analyzer, Outcome, Row, RunDescription};
@@ -186,14 +187,10 @@ fn waiting_for_timeouts_is_left_out_when_other_requests_were_answered() {
 
 #[test]
 fn request_the_client_could_not_send_is_an_error_without_a_latency() {
-    for outcome in [
-        Outcome::NoConnection,
-        Outcome::NoPort,
-        Outcome::NoDescriptor,
-    ] {
-        let mut rows = rows(1_000);
+    for outcome in [Outcome::NoPort, Outcome::NoDescriptor] {
+        let mut rows = rows(4_000);
         let before = analyze(&rows);
-        let last = rows[999];
+        let last = rows[3_999];
         rows.push(Row {
             error: outcome,
             start_ns: last.intended_ns,
@@ -210,9 +207,9 @@ fn request_the_client_could_not_send_is_an_error_without_a_latency() {
 
 #[test]
 fn request_in_flight_at_the_end_is_counted_and_has_no_latency() {
-    let mut rows = rows(1_000);
+    let mut rows = rows(4_000);
     let before = analyze(&rows);
-    let last = rows[999];
+    let last = rows[3_999];
     rows.push(Row {
         error: Outcome::Abandoned,
         start_ns: last.intended_ns,
@@ -243,7 +240,43 @@ fn request_in_flight_at_the_end_is_counted_and_has_no_latency() {
         ..description()
     };
     let offered = |rows: &[Row]| analyze_as(&open, rows).offered_rps.expect("an open loop");
-    assert_eq!(offered(&rows), offered(&rows[..1_000]) + 1.0);
+    assert_eq!(offered(&rows), offered(&rows[..4_000]) + 1.0);
+}
+
+#[test]
+fn percentiles_are_withheld_when_requests_without_a_latency_would_change_them() {
+    let with = |outcome, requests| {
+        let mut rows = rows(4_000);
+        let last = rows[3_999];
+        let error = outcome;
+        rows.extend(std::iter::repeat_n(Row { error, ..last }, requests));
+        let found = analyze(&rows);
+        (found.response.is_some(), found.service.is_some())
+    };
+    for outcome in [Outcome::NoPort, Outcome::NoDescriptor, Outcome::Abandoned] {
+        assert_eq!(with(outcome, 1), (true, true), "{outcome}");
+        assert_eq!(with(outcome, 5), (false, false), "{outcome}");
+    }
+    assert_eq!(with(Outcome::NoConnection, 1), (false, false));
+    assert_eq!(with(Outcome::TimedOut, 50), (true, true));
+}
+
+#[test]
+fn time_from_the_start_leaves_out_requests_that_never_had_a_connection() {
+    let mut rows = rows(1_000);
+    let before = analyze(&rows);
+    let last = rows[999];
+    rows.push(Row {
+        error: Outcome::TimedOut,
+        start_ns: last.intended_ns + 3_000_000_000,
+        end_ns: last.intended_ns + 3_000_000_000,
+        connection: Row::NO_CONNECTION,
+        ..last
+    });
+    let found = analyze(&rows);
+    let requests = |of: &Option<Distribution>| of.as_ref().map_or(0, |of| of.requests);
+    assert_eq!(requests(&found.response), requests(&before.response) + 1);
+    assert_eq!(requests(&found.service), requests(&before.service));
 }
 
 #[test]
@@ -255,8 +288,7 @@ fn first_byte_runs_from_the_actual_start_when_the_request_was_late() {
         ..row
     };
     let found = analyze(&rows(1_000).into_iter().map(late).collect::<Vec<_>>());
-    let max =
-        |found: Option<headway_latency::analysis::Distribution>| found.expect("requests").max_us;
+    let max = |found: Option<Distribution>| found.expect("requests").max_us;
     assert_eq!(
         (
             max(found.first_byte),

@@ -5,6 +5,7 @@
 //! the requests were not those described. Each threshold is a constant below with its reason. Slow
 //! responses, errors and timeouts of the server are results and never reasons for doubt.
 
+use headway_latency::analysis::UNTIMED_SHARE_MAX;
 use headway_latency::format::{count, percent, time_us};
 use headway_latency::run::description::Verdict;
 
@@ -75,6 +76,12 @@ pub(crate) struct Evidence {
     pub no_port: u64,
     /// Requests for which no descriptor was free.
     pub no_descriptor: u64,
+    /// Requests of the measured part, in whatever way they ended.
+    pub started: u64,
+    /// Those of them that have no latency, and are in no percentile.
+    pub untimed: u64,
+    /// Those of them that found the client's queue full.
+    pub unqueued: u64,
     /// Requests that are not in the figures because the disk was too slow.
     pub rows_dropped: u64,
 }
@@ -92,6 +99,7 @@ pub(crate) struct Judgement {
 pub(crate) fn judge(evidence: &Evidence) -> Judgement {
     let mut findings = VerdictFindings::default();
     work(evidence, &mut findings);
+    latencies(evidence, &mut findings);
     schedule(evidence, &mut findings);
     cpu(evidence, &mut findings);
     shortages(evidence, &mut findings);
@@ -172,6 +180,30 @@ fn work(of: &Evidence, to: &mut VerdictFindings) {
             "{} requests are missing from the figures, because the disk of the run directory was too slow; name another directory with -o, or leave -o out",
             count(of.rows_dropped)
         ));
+    }
+}
+
+/// Does every request that was due have a latency?
+fn latencies(of: &Evidence, to: &mut VerdictFindings) {
+    let share = share(of.untimed, of.started);
+    if of.unqueued > 0 {
+        to.invalid.push(format!(
+            "{} requests found all connections busy and the client's queue full, so their latency is \
+             not known and there are no percentiles; raise --connections or set a --timeout",
+            count(of.unqueued)
+        ));
+    } else {
+        to.threshold(share, f64::MIN_POSITIVE, UNTIMED_SHARE_MAX, || {
+            let effect = match share >= UNTIMED_SHARE_MAX {
+                true => "so there are no percentiles",
+                false => "and are in no percentile",
+            };
+            format!(
+                "{} requests have no latency, because the run ended or the client could not send \
+                 them, {effect}; set a --timeout and let the run end by itself",
+                count(of.untimed)
+            )
+        });
     }
 }
 
@@ -311,6 +343,28 @@ mod tests {
     #[test]
     fn run_is_valid_when_only_the_server_was_slow() {
         assert_eq!(verdict(|evidence| evidence.good = 3).0, Verdict::Valid);
+    }
+
+    #[test]
+    fn requests_without_a_latency_are_suspect_and_invalid_from_one_in_a_thousand() {
+        let of = |untimed, unqueued| {
+            verdict(|evidence| {
+                (evidence.started, evidence.untimed) = (10_000, untimed);
+                evidence.unqueued = unqueued;
+            })
+        };
+        assert_eq!(of(0, 0).0, Verdict::Valid);
+        assert_eq!(of(9, 0).0, Verdict::Suspect);
+        let (found, reasons) = of(10, 0);
+        assert_eq!(found, Verdict::Invalid);
+        assert!(reasons.contains("no percentiles"), "{reasons}");
+    }
+
+    #[test]
+    fn single_request_that_found_the_queue_full_makes_a_run_invalid() {
+        let (found, reasons) = verdict(|evidence| (evidence.untimed, evidence.unqueued) = (1, 1));
+        assert_eq!(found, Verdict::Invalid);
+        assert!(reasons.contains("queue full"), "{reasons}");
     }
 
     /// A change of the good evidence that a verdict has to notice.

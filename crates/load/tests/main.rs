@@ -1,5 +1,6 @@
 //! All suites of this crate but those which change their process.
 
+mod stalls;
 mod support;
 
 #[path = "../examples/open_loop.rs"]

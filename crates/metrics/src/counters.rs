@@ -8,7 +8,7 @@
 //! whose name is also its key in `/status.json`. The names follow the Prometheus conventions: the
 //! prefix `headway_` and, for counters, the suffix `_total` are added when the table is rendered.
 
-use headway_config::{Handler, Protocol};
+use headway_config::{HandlerConfig, Protocol};
 use serde::{Deserialize, Serialize};
 
 use super::{Histogram, HttpRequests};
@@ -133,14 +133,14 @@ macro_rules! counters {
 
 impl Counters {
     /// Counts a request that goes to a handler of this kind.
-    pub fn count_handler_request(&mut self, handler: &Handler) {
+    pub fn count_handler_request(&mut self, handler: &HandlerConfig) {
         let count = match handler {
-            Handler::Files => return,
-            Handler::Cgi(_) => &mut self.handler_requests_cgi,
-            Handler::Direct(_) => &mut self.handler_requests_direct,
-            Handler::Pipe(_) => &mut self.handler_requests_pipe,
-            Handler::Application(_) => &mut self.handler_requests_application,
-            Handler::Upstreams(upstreams) => match upstreams.protocol {
+            HandlerConfig::Files => return,
+            HandlerConfig::Cgi(_) => &mut self.handler_requests_cgi,
+            HandlerConfig::Direct(_) => &mut self.handler_requests_direct,
+            HandlerConfig::Pipe(_) => &mut self.handler_requests_pipe,
+            HandlerConfig::Application(_) => &mut self.handler_requests_application,
+            HandlerConfig::Upstreams(upstreams) => match upstreams.protocol {
                 Protocol::FastCgi => &mut self.handler_requests_fastcgi,
                 Protocol::Scgi => &mut self.handler_requests_scgi,
                 Protocol::Proxy => &mut self.handler_requests_proxy,

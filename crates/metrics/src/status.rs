@@ -23,13 +23,13 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Pause after a failed accept (no file descriptors left), so that the thread does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers status requests for as long as the process lives. `ask` returns the current numbers.
-pub fn serve(listener: &TcpListener, ask: &dyn Fn() -> Option<Overview>) {
+/// Answers status requests for as long as the process lives. `overview` returns the current numbers.
+pub fn serve(listener: &TcpListener, overview: &dyn Fn() -> Option<Overview>) {
     let mut symbols = Resolver::default();
     loop {
         match listener.accept() {
             // Errors of one client, such as a timeout, do not matter to the others.
-            Ok((client, _)) => drop(answer(client, ask, &mut symbols)),
+            Ok((client, _)) => drop(answer(client, overview, &mut symbols)),
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
@@ -70,7 +70,7 @@ impl StatusResponse {
 
 fn answer(
     mut client: TcpStream,
-    ask: &dyn Fn() -> Option<Overview>,
+    overview: &dyn Fn() -> Option<Overview>,
     symbols: &mut Resolver,
 ) -> io::Result<()> {
     let deadline = Instant::now() + CLIENT_TIMEOUT;
@@ -98,7 +98,7 @@ fn answer(
             }
             Parsed::Complete(head) => {
                 break (
-                    route(&head, loopback, ask, symbols),
+                    route(&head, loopback, overview, symbols),
                     head.method == Method::Head,
                 );
             }
@@ -131,7 +131,7 @@ fn set_timeouts(client: &TcpStream, deadline: Instant) -> io::Result<()> {
 fn route(
     head: &Head<'_>,
     loopback: bool,
-    ask: &dyn Fn() -> Option<Overview>,
+    overview: &dyn Fn() -> Option<Overview>,
     symbols: &mut Resolver,
 ) -> StatusResponse {
     if !matches!(head.method, Method::Get | Method::Head) {
@@ -161,7 +161,7 @@ fn route(
         },
         _ => return StatusResponse::text(Status::NOT_FOUND, "/status, /status.json, /metrics\n"),
     };
-    match ask() {
+    match overview() {
         Some(mut overview) => {
             symbols.resolve(&mut overview);
             render(&overview)

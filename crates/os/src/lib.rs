@@ -18,6 +18,7 @@ pub mod peer;
 pub mod perf;
 pub mod syn_filter;
 pub mod privileges;
+pub mod published;
 pub mod process;
 pub mod residency;
 pub mod fd_passing;

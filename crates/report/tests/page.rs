@@ -277,7 +277,7 @@ fn run_without_request_rows_stays_on_the_page() {
             let mut description = example("gone", Behaviour::Steady).description(300.0);
             description.summary = Some(Summary {
                 requests: 4321,
-                p99_us: 1234.0,
+                p99_us: Some(1234.0),
                 ..Summary::default()
             });
             write_description(path, &description);

@@ -65,6 +65,9 @@ pub struct CachedResponse {
     pub date_at: usize,
     /// The second that the date shows.
     pub date_second: i64,
+    /// The offset of the `Last-Modified` value and the file's time, if that was later than the date
+    /// when the response was built. The two are then set together.
+    pub future_modified: Option<(usize, i64)>,
     /// Accounts for the bytes until they are dropped.
     pub charge: Charge,
 }
@@ -95,6 +98,10 @@ impl CachedResponse {
     pub fn set_date(&mut self, second: i64, text: &[u8; 29]) {
         self.bytes[self.date_at..self.date_at + 29].copy_from_slice(text);
         self.date_second = second;
+        if let Some((at, modified)) = self.future_modified {
+            let shown = headway_http::date::format(modified.min(second));
+            self.bytes[at..at + 29].copy_from_slice(&shown);
+        }
     }
 }
 
@@ -373,6 +380,7 @@ mod tests {
             body_at: 0,
             date_at: 0,
             date_second: 0,
+            future_modified: None,
             charge: Charge::new(&Rc::default(), 0),
         };
         let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nDate: ...\r\n\r\nbody";
@@ -388,6 +396,24 @@ mod tests {
             );
             let response = &content.bytes[content.start..];
             assert_eq!(String::from_utf8_lossy(response), expected);
+        }
+    }
+
+    #[test]
+    fn cached_last_modified_follows_the_date_while_the_file_is_newer() {
+        let date = |second| headway_http::date::format(second);
+        let mut content = CachedResponse {
+            bytes: [date(0), date(0)].concat().into_boxed_slice(),
+            start: 0,
+            body_at: 58,
+            date_at: 0,
+            date_second: 0,
+            future_modified: Some((29, 100)),
+            charge: Charge::new(&Rc::default(), 0),
+        };
+        for (second, modified) in [(98, 98), (100, 100), (101, 100), (99, 99)] {
+            content.set_date(second, &date(second));
+            assert_eq!(content.bytes[..], [date(second), date(modified)].concat());
         }
     }
 

@@ -35,14 +35,14 @@ pub struct Request {
     pub body: Vec<u8>,
     /// A helper has already worked for the request, so its next job is accepted even if the queue
     /// is full.
-    pub admitted: bool,
+    pub had_helper: bool,
     /// How many internal redirects the request has had.
     pub redirects: u8,
     /// The headers that the handler sent with its last internal redirect.
     pub accel_fields: Option<Rc<FieldList>>,
     /// The chunk last requested from a helper and the number of requests for it in a row. Memory
     /// pressure may evict a chunk before it can be sent.
-    requested_chunk: (u64, u8),
+    helper_requests: (u64, u8),
 }
 
 impl Request {
@@ -53,8 +53,8 @@ impl Request {
         self.head_only = parsed.method == headway_http::Method::Head;
         self.virtual_host = host;
         (self.started, self.redirects) = (None, 0);
-        (self.body_read, self.admitted) = (false, false);
-        self.requested_chunk = (0, 0);
+        (self.body_read, self.had_helper) = (false, false);
+        self.helper_requests = (0, 0);
     }
 
     /// A request that could not be parsed, of which `received` has come.
@@ -76,10 +76,10 @@ impl Request {
             started: None,
             body_read: false,
             body: Vec::new(),
-            admitted: false,
+            had_helper: false,
             redirects: 0,
             accel_fields: None,
-            requested_chunk: (0, 0),
+            helper_requests: (0, 0),
         }
     }
 
@@ -108,25 +108,25 @@ impl Request {
     }
 
     /// Counts a request for the chunk at `offset` and returns the number in a row.
-    pub fn count_chunk_request(&mut self, offset: u64) -> u8 {
-        let (last, times) = self.requested_chunk;
+    pub fn count_helper_request(&mut self, offset: u64) -> u8 {
+        let (last, times) = self.helper_requests;
         let times = if last == offset {
             times.saturating_add(1)
         } else {
             1
         };
-        self.requested_chunk = (offset, times);
+        self.helper_requests = (offset, times);
         times
     }
 
     /// Forgets the requests for chunks, because what follows is another file.
     pub fn forget_chunk_requests(&mut self) {
-        self.requested_chunk = (0, 0);
+        self.helper_requests = (0, 0);
     }
 
     /// The offset of the chunk that was last requested from a helper.
     pub fn requested_offset(&self) -> u64 {
-        self.requested_chunk.0
+        self.helper_requests.0
     }
 }
 
@@ -177,12 +177,12 @@ mod tests {
         let mut first = request(&mut requests, "HEAD /a?b HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(first.target(), b"/a?b");
         first.body.push(1);
-        first.count_chunk_request(7);
-        (first.admitted, first.body_read, first.redirects) = (true, true, 3);
+        first.count_helper_request(7);
+        (first.had_helper, first.body_read, first.redirects) = (true, true, 3);
         requests.recycle(first);
         let second = request(&mut requests, "GET / HTTP/1.1\r\nHost: y\r\n\r\n");
         assert_eq!((second.target(), second.body.len()), (&b"/"[..], 0));
-        assert!(!(second.admitted || second.body_read || second.head_only));
+        assert!(!(second.had_helper || second.body_read || second.head_only));
         assert_eq!((second.redirects, second.requested_offset()), (0, 0));
         assert!(requests.recycled.is_empty());
     }

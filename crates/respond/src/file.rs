@@ -91,11 +91,11 @@ impl<'a> Representation<'a> {
         etag: &Etag,
         described: bool,
     ) -> HeadWriter<'o> {
+        // Never later than Date (RFC 9110, 8.8.2.1): a clock may have been set back, or the file
+        // come from a machine whose clock is ahead.
+        let modified = self.file.meta().modified.0.min(context.date.second);
         let writer = writer
-            .field(
-                "Last-Modified",
-                headway_http::date::format(self.file.meta().modified.0),
-            )
+            .field("Last-Modified", headway_http::date::format(modified))
             .field("ETag", etag.as_bytes())
             .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
         let writer = match self.handed {
@@ -175,7 +175,12 @@ pub fn build_cached(
     let mut bytes = Vec::with_capacity(512 + body.len());
     bytes.resize(CachedResponse::LEAD_BYTES, b' ');
     whole_head(context, representation, &etag, &mut bytes);
-    let date_at = memchr::memmem::find(&bytes, b"\r\nDate: ").map_or(0, |at| at + 8);
+    let value_at = |start: &[u8]| memchr::memmem::find(&bytes, start).map(|at| at + start.len());
+    let date_at = value_at(b"\r\nDate: ").unwrap_or(0);
+    let modified = representation.file.meta().modified.0;
+    let future_modified = value_at(b"\r\nLast-Modified: ")
+        .filter(|_| modified > context.date.second)
+        .map(|at| (at, modified));
     let body_at = bytes.len();
     bytes.extend_from_slice(body);
     let bytes = bytes.into_boxed_slice();
@@ -186,6 +191,7 @@ pub fn build_cached(
         body_at,
         date_at,
         date_second: context.date.second,
+        future_modified,
         charge,
     }
 }

@@ -19,9 +19,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use headway_config::{Config, Handler, Host, Location, PathMatch};
 use headway_files::{RootConfig, RootId};
 use headway_gateway::cgi::{ScriptSplit, split_at_suffix, splits_below};
+
+use headway_config::{Config, HandlerConfig, Host, Location, PathMatch};
 use headway_request::{ProgramName, VirtualHost};
 
 pub use cgi::{Endpoints, is_nph, launch, launch_direct, variables};
@@ -238,7 +239,7 @@ impl Routes {
         let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
         let (script_name, path_info) = path.split_at(prefix.len().min(path.len()));
         let file = match &route.location.handler {
-            Handler::Direct(command) | Handler::Pipe(command) => command
+            HandlerConfig::Direct(command) | HandlerConfig::Pipe(command) => command
                 .first()
                 .map_or(&b""[..], |program| program.as_bytes()),
             _ => b"",
@@ -290,8 +291,8 @@ impl HostRoutes {
 
 fn own_directory(location: &Location, host: &Host) -> Option<PathBuf> {
     match &location.handler {
-        Handler::Cgi(cgi) => cgi.root.clone(),
-        Handler::Application(application) => Some(application.directory(&host.root)),
+        HandlerConfig::Cgi(cgi) => cgi.root.clone(),
+        HandlerConfig::Application(application) => Some(application.directory(&host.root)),
         _ => None,
     }
 }

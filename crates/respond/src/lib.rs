@@ -139,7 +139,11 @@ impl<'a> ResponseContext<'a> {
     }
 
     /// The context of a response to a request that could not be parsed or is rejected early.
-    pub fn for_unparsed(settings: &'a ResponseSettings, date: &'a Date, head_only: bool) -> Self {
+    pub fn without_request(
+        settings: &'a ResponseSettings,
+        date: &'a Date,
+        head_only: bool,
+    ) -> Self {
         Self {
             settings,
             date,

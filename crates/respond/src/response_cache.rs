@@ -157,6 +157,7 @@ mod tests {
                 body_at: 0,
                 date_at: 0,
                 date_second: 0,
+                future_modified: None,
                 charge: Charge::new(self.cache.used_bytes(), bytes),
             })
         }

@@ -15,6 +15,7 @@
 
 mod acceptor;
 mod application;
+mod closing;
 mod context;
 mod deliver;
 mod files;
@@ -33,16 +34,14 @@ mod start;
 mod steps;
 mod tokens;
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use headway_accept::LISTENER;
-use headway_connection::{CONNECTION, Phase};
+use headway_connection::CONNECTION;
 use headway_control::{FromWorker, Received, ToWorker};
 use headway_event::Ready;
 use headway_metrics::calls::{Call, Tracer};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
-use rustix::net::Shutdown;
 
 use acceptor::{Acceptor, Batch};
 use context::LoopContext;
@@ -60,9 +59,6 @@ enum Disposition {
     Keep,
     Close,
 }
-
-/// While draining, how long a client that has sent nothing yet may take to send a request.
-const FIRST_REQUEST_MS: u64 = 1_000;
 
 /// The parts of a worker.
 struct Worker {
@@ -231,7 +227,7 @@ impl Worker {
     }
 }
 
-/// What concerns several parts at once: new connections, helpers' results, closed connections.
+/// What concerns several parts at once: new connections and helpers' results.
 impl Worker {
     /// Handles a ready listener: accepts one batch.
     fn accept(&mut self, listener: u32) {
@@ -266,7 +262,7 @@ impl Worker {
     /// Accepts the connections of a batch, and lets each begin.
     fn run_batch(&mut self, mut batch: Batch) -> Batch {
         while let Some(slot) = self.acceptor.accept_next(&mut self.context, &mut batch) {
-            self.with_connection(slot, Worker::begin);
+            self.with_connection(slot, Worker::on_accepted);
         }
         self.acceptor.end_batch(&mut self.context, &mut batch);
         batch
@@ -276,7 +272,7 @@ impl Worker {
     fn on_helper(&mut self, index: u32) {
         let mut results = self.helpers.receive(&mut self.context, index);
         for done in results.drain(..) {
-            self.deliver(done);
+            self.on_job_done(done);
         }
         self.helpers.results = results;
     }
@@ -294,63 +290,5 @@ impl Worker {
             Helpers::flush(&mut self.context);
         }
         self.helpers.maintain(&mut self.context);
-    }
-
-    fn close_idle_connections(&mut self) {
-        for slot in self.context.connections.occupied() {
-            let Some(connection) = self.context.connections.get(slot) else {
-                continue;
-            };
-            let is_head = matches!(connection.phase, Phase::AwaitHead);
-            let silent = is_head && connection.rx_buffer.is_empty();
-            match (silent, connection.requests) {
-                (false, _) => connection.keep_alive = false,
-                // The first request may be on its way.
-                (true, 0) => {
-                    let deadline_ms = self.context.now_ms + FIRST_REQUEST_MS;
-                    self.context.deadlines.set(slot, deadline_ms);
-                }
-                (true, _) => self.close(slot),
-            }
-        }
-    }
-
-    /// Closes a connection and releases what it holds.
-    fn close(&mut self, slot: usize) {
-        let context = &mut self.context;
-        let Some(mut connection) = context.connections.remove(slot) else {
-            return;
-        };
-        // Log an aborted response with the bytes that were sent.
-        if connection.outgoing.status != 0
-            && let Some(request) = connection.phase.request()
-        {
-            context.write_log(&connection, request);
-        }
-        if matches!(connection.phase, Phase::Exchange(_)) {
-            self.router.gateway.abandon(context, &mut connection);
-        }
-        if connection.handed_off {
-            // Another process may hold a copy of this socket, so closing ours would not end the
-            // connection.
-            let _ = context.tracer.call(Call::Shutdown, || {
-                rustix::net::shutdown(&connection.socket, Shutdown::Both)
-            });
-            // A program may have set SO_LINGER, which would make close block (socket(7)).
-            let _ = context.tracer.call(Call::SocketOption, || {
-                rustix::net::sockopt::set_socket_linger(&connection.socket, None)
-            });
-        }
-        if connection.phase.waits_for_a_helper() {
-            context.pool.leave(connection.token.0);
-        }
-        context.deadlines.clear(slot);
-        if connection.interest.is_some() {
-            context.events.forget(connection.socket.as_fd());
-        }
-        let client = connection.client.ip();
-        context.tracer.call(Call::Close, || drop(connection));
-        context.counters.connections_closed += 1;
-        self.acceptor.on_closed(context, client);
     }
 }

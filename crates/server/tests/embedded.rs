@@ -10,8 +10,7 @@ use headway_embedded::{
     Outcome, Part, Request, Response, State,
 };
 use headway_server::Extensions;
-use headway_server::config::{Config, Environment, Handler, Settings};
-
+use headway_server::config::{Config, Environment, HandlerConfig, Settings};
 use support::{APPLICATIONS, Served, config};
 use tempfile::TempDir;
 
@@ -486,7 +485,7 @@ fn checked(
     );
     let host = &good.config.hosts[0];
     match &host.locations[0].handler {
-        Handler::Application(named) => Ok(named.directory(&host.root)),
+        HandlerConfig::Application(named) => Ok(named.directory(&host.root)),
         other => panic!("{other:?}"),
     }
 }

@@ -447,7 +447,8 @@ impl CodeLocation {
             .function
             .clone()
             .unwrap_or_else(|| self.module_offset());
-        name.replace(';', ":").replace(char::is_whitespace, "_")
+        let name = name.replace(';', ":").replace(char::is_whitespace, "_");
+        headway_base::format::printable(&name).into_owned()
     }
 
     fn module_offset(&self) -> String {

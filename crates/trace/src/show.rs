@@ -11,6 +11,8 @@ mod labels;
 mod sentence;
 mod sites;
 
+use headway_base::format::printable_text;
+
 use crate::model::Trace;
 
 pub use sentence::sentence;
@@ -124,5 +126,56 @@ pub fn summary(trace: &Trace, parts: &[Part], style: &Style) -> String {
     }
     out.push('\n');
     out.push_str(&heading::missing(trace, style));
-    out
+    // It also goes to files and standard error, past the printing of standard output.
+    printable_text(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::export::tests::kept;
+    use crate::model::{CodeLocation, Program, Trace};
+
+    #[test]
+    fn names_from_outside_have_no_control_characters_in_any_part() {
+        const NAME: &str = "a\x1b]0;title\x07\r\n- forged\u{9b}2J";
+        let location = CodeLocation {
+            function: Some(NAME.to_owned()),
+            file: Some(NAME.to_owned()),
+            line: Some(7),
+            module: NAME.to_owned(),
+            ..CodeLocation::default()
+        };
+        let mut call = kept("read", 0, None, Vec::new());
+        (call.call, call.stack) = (NAME.to_owned(), vec![0, 0]);
+        let trace = Trace {
+            command: vec!["ls".to_owned(), NAME.to_owned()],
+            programs: vec![Program {
+                pid: 7,
+                ppid: 0,
+                image: 0,
+                exe: NAME.to_owned(),
+                command: vec![NAME.to_owned()],
+                started_ns: 0,
+                ended_ns: None,
+                level: headway_debox::TraceLevel::Stacks,
+                sees_faults: true,
+                calls: 1,
+            }],
+            locations: vec![location],
+            kept: vec![call],
+            missing: vec![format!("{NAME} was not traced")],
+            ..Trace::default()
+        };
+        let style = super::Style {
+            width: 200,
+            colour: false,
+            rows_max: 0,
+        };
+        let text = super::summary(&trace, &super::Part::ALL, &style);
+        let raw = |c: char| c.is_control() && c != '\n';
+        assert!(!text.contains(raw), "{text:?}");
+        assert!(!text.contains("\n- forged"), "{text}");
+        assert!(text.contains(r"a\x1b]0;title\x07"), "{text}");
+        assert!(!crate::export::folded(&trace).contains(raw));
+    }
 }

@@ -1,6 +1,9 @@
 //! Tables for a terminal: columns as wide as needed, numbers aligned right, text aligned left.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+
+use headway_base::format::printable;
 
 /// Where a column's text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +37,13 @@ impl Table {
         }
     }
 
-    /// Adds a row; cells it does not have are empty.
+    /// Adds a row; cells it does not have are empty. A cell is one line without control characters.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        let shown = |cell: String| match printable(&cell) {
+            Cow::Owned(escaped) => escaped,
+            Cow::Borrowed(_) => cell,
+        };
+        self.rows.push(cells.into_iter().map(shown).collect());
     }
 
     /// Whether the table has no rows.

@@ -17,10 +17,11 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use headway_counters::probe::{self, Probed};
 use headway_counters::smt::{CpuState, state};
+use headway_latency::format::printable;
 use serde::Serialize;
 
 use super::Failure;
-use super::output::print;
+use super::output::{print, print_data};
 use headway_cli_support::table::table;
 
 const EXAMPLES: &str = "\
@@ -162,12 +163,12 @@ fn probe_table(cpu: usize, probed: &Probed) -> String {
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
-    print(&text)
+    print_data(&text)
 }
 
 /// Prints a line to standard error; the work continues if that is closed.
 fn print_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
 fn numbers(list: &[usize]) -> String {

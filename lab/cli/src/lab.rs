@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode};
 use ::headway_lab::{Lab, LabError, Side};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use headway_latency::format::printable;
 
 use super::Failure;
 
@@ -195,6 +196,6 @@ fn check() -> Result<(), Failure> {
 fn print_line(line: &str) {
     let mut out = std::io::stderr();
     if out.is_terminal() {
-        let _ = writeln!(out, "{line}");
+        let _ = writeln!(out, "{}", printable(line));
     }
 }

@@ -19,7 +19,7 @@ use headway_counters::schedule::trials::Trials;
 use headway_counters::schedule::{SlowDowns, draw};
 
 use super::Failure;
-use super::output::print;
+use super::output::{print, print_data};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -154,7 +154,7 @@ fn analyze(arguments: &Arguments) -> Result<(), Failure> {
         write(file, &text::svg(&found))?;
     }
     if arguments.json {
-        print(&json(&found)?)
+        print_data(&json(&found)?)
     } else {
         print(&text::tables(&matrix, &found))
     }

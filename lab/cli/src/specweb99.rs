@@ -14,6 +14,7 @@ use clap::{ArgGroup, Args};
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
 use headway_cli_support::specweb99_text;
 use headway_latency::Run;
+use headway_latency::format::printable;
 use headway_latency::run::description::Verdict;
 use headway_load::cli_types::{Count, Cpus, Time, Url};
 use headway_load::client::dated;
@@ -27,7 +28,7 @@ use headway_specweb_client::{
 use serde_json::json;
 
 use super::Failure;
-use super::output::print;
+use super::output::{print, print_data};
 
 const SHORT_EXAMPLES: &str = "\
 Examples:
@@ -268,7 +269,7 @@ fn print_json(ran: &Ran, directory: Option<&Path>) -> Result<(), Failure> {
         "clients": clients.collect::<Vec<_>>(),
         "warnings": warnings.collect::<Vec<_>>(),
     });
-    print(&(serde_json::to_string_pretty(&value)? + "\n"))
+    print_data(&(serde_json::to_string_pretty(&value)? + "\n"))
 }
 
 /// The exit status, after the results have been printed.
@@ -329,7 +330,7 @@ fn find(arguments: &Arguments) -> Result<(), Failure> {
                 "found": found,
                 "best": best.as_ref().map(|run| run.description()),
             });
-            print(&(serde_json::to_string_pretty(&value)? + "\n"))?;
+            print_data(&(serde_json::to_string_pretty(&value)? + "\n"))?;
         }
         false => print(&render_found(&found, &directory, best.as_ref()))?,
     }
@@ -444,7 +445,7 @@ impl IterationProgress {
     fn print_line(&self, text: &str) {
         if !self.quiet {
             // If standard error is closed, the measurement continues.
-            let _ = writeln!(io::stderr(), "{text}");
+            let _ = writeln!(io::stderr(), "{}", printable(text));
         }
     }
 }

@@ -11,9 +11,11 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use headway_lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
 use headway_latency::StudyResult;
+use headway_latency::format::printable;
 use headway_load::client::dated;
 use serde_json::json;
 
+use super::output::{print, print_data};
 use super::{Failure, signals};
 
 const EXAMPLES: &str = "\
@@ -202,10 +204,6 @@ fn load(selectors: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     Ok(studies)
 }
 
-fn print(text: &str) -> Result<(), Failure> {
-    Ok(io::stdout().write_all(text.as_bytes())?)
-}
-
 impl ListStudies {
     fn run(&self) -> Result<(), Failure> {
         let studies = load(&["all".to_owned()], Scale::Quick)?;
@@ -217,7 +215,7 @@ impl ListStudies {
                         "source": study.source, "question": study.question })
                 })
                 .collect();
-            return print(&(serde_json::to_string_pretty(&list)? + "\n"));
+            return print_data(&(serde_json::to_string_pretty(&list)? + "\n"));
         }
         let width = studies
             .iter()
@@ -359,7 +357,7 @@ impl RunStudies {
 
 fn show(results: &[StudyResult], json: bool) -> Result<(), Failure> {
     if json {
-        return print(&(serde_json::to_string_pretty(results)? + "\n"));
+        return print_data(&(serde_json::to_string_pretty(results)? + "\n"));
     }
     let texts: Vec<String> = results.iter().map(study::text::render).collect();
     print(&texts.join("\n"))
@@ -438,7 +436,7 @@ impl Listener for StudyProgress {
     fn line(&mut self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the study.
-            let _ = writeln!(io::stderr(), "{line}");
+            let _ = writeln!(io::stderr(), "{}", printable(line));
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn label(run: &Run) -> String {
         .clone()
         .or(server)
         .unwrap_or_else(|| run.path().display().to_string());
-    printable(&name)
+    printable(&name).into_owned()
 }
 
 fn title(run: &Run, described: &RunDescription) -> String {
@@ -174,7 +174,11 @@ fn requests(analysis: &Analysis, style: Style) -> String {
 
 fn latencies(analysis: &Analysis, style: Style) -> String {
     let Some(response) = &analysis.response else {
-        return style.heading("Latency") + "  no request ended\n";
+        let why = match analysis.counts.requests + analysis.counts.abandoned {
+            0 => "  no request ended\n",
+            _ => "  withheld: too many requests have no latency\n",
+        };
+        return style.heading("Latency") + why;
     };
     let head = [
         "", "requests", "mean", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max",

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use super::super::output::print;
+use super::super::output::print_data;
 use super::{Failure, Section};
 
 /// Output options.
@@ -135,7 +135,7 @@ impl Arguments {
             }
             _ => {
                 let width = width_of(&std::io::stdout());
-                print(&text(&style(width)))
+                print_data(&text(&style(width)))
             }
         }
     }

@@ -4,6 +4,7 @@ use anyhow::Context;
 use clap::Args;
 use headway_debox::Symbols;
 use headway_debox_bpf::{AttachError, Limits, WaiterObserver};
+use headway_latency::format::printable;
 use headway_trace::launch::{self, Session, SpawnError, Untraceable};
 use headway_trace::{CallSites, Outcome, Trace, TraceBuilder, TraceMethod, WaiterCounts};
 use std::cell::OnceCell;
@@ -333,5 +334,5 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
 
 /// Writes a line to standard error; a closed standard error is not a failure.
 pub fn print_line(text: &str) {
-    let _ = writeln!(std::io::stderr(), "headway: {text}");
+    let _ = writeln!(std::io::stderr(), "headway: {}", printable(text));
 }

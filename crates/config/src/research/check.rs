@@ -126,7 +126,7 @@ fn check_preset_options(
         let word = if is { "on" } else { "off" };
         (
             key,
-            differs(given, is).map(|place| (place, word.to_owned())),
+            differs(given, is).map(|position| (position, word.to_owned())),
         )
     };
     // Eager writing without eager reading has its own message.
@@ -142,7 +142,7 @@ fn check_preset_options(
     let all = [
         (
             "accept-batch",
-            count.map(|place| (place, named.count.to_string())),
+            count.map(|position| (position, named.count.to_string())),
         ),
         switch("eager-read", &own.eager_read, named.eager),
         switch("eager-write", eager_write, named.eager),
@@ -153,14 +153,14 @@ fn check_preset_options(
         .caching
         .map(|caching| switch("caching", &own.caching, caching));
     for (key, found) in all.into_iter().chain(caching) {
-        if let Some((place, is)) = found {
+        if let Some((position, is)) = found {
             let problem = format!("the preset {preset} has {key} {is}; remove one of the two");
-            to.usage_error(key, Some(place), problem);
+            to.usage_error(key, Some(position), problem);
         }
     }
 }
 
-/// The place of a value that differs from that of the named server.
+/// The position of a value that differs from that of the named server.
 fn differs<T: Copy + PartialEq>(given: &Setting<T>, named: T) -> Option<Range<usize>> {
     let item: &Spanned<T> = given.as_ref()?;
     (*item.get_ref() != named).then(|| item.span())

@@ -4,10 +4,10 @@
 //! server.
 
 use crate::research::SendVariant;
-use crate::strategy::words;
+use crate::strategy::named_values;
 use crate::{AcceptBatch, Opening};
 
-words! {
+named_values! {
     /// A server of the papers, or Headway.
     Preset, "preset" {
         /// Flash as it was published.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::{HERE, RESEARCH_SERVER, check, good};
 
-/// Each case: the file, the line it is about, and words that the message must contain.
+/// Each case: the file, the line it is about, and parts that the message must contain.
 const MISTAKES: &[(&str, usize, &[&str])] = &[
     (
         "workers = 2\nworker = 3",
@@ -302,14 +302,16 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
 
 #[test]
 fn mistake_of_a_file_is_reported_with_line_and_key() {
-    for (text, line, words) in MISTAKES {
+    for (text, line, parts) in MISTAKES {
         let errors = check(text).map(|good| good.config).expect_err(text);
-        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let place = format!("headway.toml:{line}: ");
-        let right = |told: &String| told.contains(&place) && words.iter().all(|w| told.contains(w));
+        let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let position = format!("headway.toml:{line}: ");
+        let right = |message: &String| {
+            message.contains(&position) && parts.iter().all(|w| message.contains(w))
+        };
         assert!(
-            told.iter().any(right),
-            "{text}\nexpected {place}{words:?}, told {told:#?}"
+            messages.iter().any(right),
+            "{text}\nexpected {position}{parts:?}, message {messages:#?}"
         );
     }
 }
@@ -320,7 +322,7 @@ fn all_mistakes_of_a_file_are_reported_at_once_in_the_order_of_lines() {
                 [[location]]\nprefix = 5\ncgi = true\n[[location]]\nsuffix = \".cgi\"\n\
                 [[host]]\nroot = \"site\"\nlistng = true\n[[header]]\nname = \"A B\"\nvalue = 1";
     let errors = check(text).unwrap_err();
-    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let expected = [
         (1, "workers: "),
         (2, "port: "),
@@ -331,11 +333,11 @@ fn all_mistakes_of_a_file_are_reported_at_once_in_the_order_of_lines() {
         (12, "host.listng: "),
         (15, "header.value: "),
     ];
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
-    for ((line, start), told) in expected.into_iter().zip(&told) {
+    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+    for ((line, start), message) in expected.into_iter().zip(&messages) {
         assert!(
-            told.contains(&format!("headway.toml:{line}: {start}")),
-            "{line}: {told}"
+            message.contains(&format!("headway.toml:{line}: {start}")),
+            "{line}: {message}"
         );
     }
 }
@@ -344,17 +346,18 @@ fn all_mistakes_of_a_file_are_reported_at_once_in_the_order_of_lines() {
 fn errors_of_the_syntax_are_reported_with_those_of_other_lines() {
     let errors = check("workers = \nlisten = [\"8080\"]\nroot = \"site\nportt = 1\nlisting = 3")
         .unwrap_err();
-    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let has = |line: usize, part: &str| {
-        let place = format!("headway.toml:{line}: ");
-        told.iter()
-            .any(|told| told.contains(&place) && told.contains(part))
+        let position = format!("headway.toml:{line}: ");
+        messages
+            .iter()
+            .any(|message| message.contains(&position) && message.contains(part))
     };
     assert!(
         has(1, "not valid TOML") && has(3, "not valid TOML"),
-        "{told:#?}"
+        "{messages:#?}"
     );
-    assert!(has(4, "unknown key") && has(5, "listing"), "{told:#?}");
+    assert!(has(4, "unknown key") && has(5, "listing"), "{messages:#?}");
 }
 
 #[test]
@@ -379,7 +382,7 @@ fn messages_have_no_terms_of_rust_when_types_are_wrong() {
                 Err(errors) => errors,
             };
             for error in errors {
-                let told = error.to_string();
+                let message = error.to_string();
                 for word in [
                     "usize",
                     "u32",
@@ -390,7 +393,7 @@ fn messages_have_no_terms_of_rust_when_types_are_wrong() {
                     "digit",
                     "integer",
                 ] {
-                    assert!(!told.contains(word), "{} = {value}: {told}", key.name);
+                    assert!(!message.contains(word), "{} = {value}: {message}", key.name);
                 }
             }
         }
@@ -480,8 +483,11 @@ fn option_is_an_error_when_it_contradicts_the_preset() {
         ),
     ] {
         let errors = check(&format!("root = \"site\"\n{text}")).unwrap_err();
-        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
+        let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(
+            messages.len() == 1 && messages[0].contains(expected),
+            "{messages:?}"
+        );
     }
 }
 
@@ -507,8 +513,11 @@ fn option_is_accepted_when_it_agrees_with_the_preset() {
 fn thundering_herd_needs_a_shared_socket() {
     good("root = \"site\"\nlisteners = \"shared\"\nresearch.thundering-herd = true");
     let errors = check("root = \"site\"\nresearch.thundering-herd = true").unwrap_err();
-    let told = errors[0].to_string();
-    assert!(told.contains("needs listeners = \"shared\""), "{told}");
+    let message = errors[0].to_string();
+    assert!(
+        message.contains("needs listeners = \"shared\""),
+        "{message}"
+    );
 }
 
 #[test]
@@ -527,16 +536,16 @@ fn keys_for_research_are_errors_that_name_the_other_program_in_a_server_for_user
     ] {
         let errors = Settings::from_toml(text, Path::new("/t.toml")).unwrap_err();
         assert_eq!(errors.len(), 1, "{errors:?}");
-        let told = errors[0].to_string();
+        let message = errors[0].to_string();
         assert!(
-            told.contains(key) && told.contains("`headway-lab serve`"),
-            "{told}"
+            message.contains(key) && message.contains("`headway-lab serve`"),
+            "{message}"
         );
     }
     // At the top level they were never keys.
     let errors = Settings::from_toml("preset = \"flash\"", Path::new("/t.toml")).unwrap_err();
-    let told = errors[0].to_string();
-    assert!(told.contains("headway-lab serve"), "{told}");
+    let message = errors[0].to_string();
+    assert!(message.contains("headway-lab serve"), "{message}");
 }
 
 #[test]

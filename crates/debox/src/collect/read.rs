@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::calls;
@@ -77,7 +77,14 @@ impl Process {
     ///
     /// The file cannot be read, or is no such file: the message says which.
     pub fn open(path: &Path) -> io::Result<Process> {
-        let file = File::open(path)?;
+        // In a directory of others a name may be that of a FIFO, for which opening would wait.
+        let file = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+            .open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(bad("not a regular file"));
+        }
         let head = SharedWords(read_words(&file, 0, HEAD_WORDS)?);
         let layout = check(&head)?;
         if file.metadata()?.len() < layout.bytes() as u64 {

@@ -1,7 +1,8 @@
 //! Opening cold files: the path walk of a helper, in which every step may wait for the disk.
 //!
-//! The walk is that of [`crate::resolve`]; this is its opener for helpers. A worker comes here only
-//! through [`crate::Pool::submit_lookup`], when the kernel's caches do not have the path.
+//! The walk is that of [`crate::resolve`]; this is its opener for helpers. A worker comes here
+//! through [`crate::Pool::submit_lookup`], when the kernel's caches do not have the path; the open-file
+//! service does as well.
 
 use crate::answer::Failure;
 use crate::resolve::{Opener, RACES_MAX, RawAnswer, RawFile, WalkError, is_same_file, resolve};

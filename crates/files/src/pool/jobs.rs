@@ -40,12 +40,12 @@ impl Waiter {
 /// The identity of a job: jobs with equal keys are joined.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum JobKey {
-    Resolve(RootId, Box<[u8]>, OpenMode),
+    Lookup(RootId, Box<[u8]>, OpenMode),
     List(RootId, Box<[u8]>),
-    ReadIn(Piece),
-    Read(Piece),
+    ReadIn(VersionedRange),
+    Copy(VersionedRange),
     /// A whole file.
-    Fetch(Piece),
+    Fetch(VersionedRange),
     /// Never equal to another: each has a number.
     Spool {
         number: u64,
@@ -72,10 +72,10 @@ impl JobKey {
     }
 }
 
-/// A piece of a file in one version. A copy that began before a rewrite in place is not valid for a
+/// A range of a file in one version. A copy that began before a rewrite in place is not valid for a
 /// request that has seen the file after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Piece {
+pub(super) struct VersionedRange {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) modified: (i64, u32),
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     fn name(n: u8) -> JobKey {
-        JobKey::Resolve(RootId(0), Box::new([n]), OpenMode::Open)
+        JobKey::Lookup(RootId(0), Box::new([n]), OpenMode::Open)
     }
 
     fn new(token: u64) -> Option<Waiter> {

@@ -1,7 +1,7 @@
 //! From a helper's reply to the outcome of a job.
 
 use super::Pool;
-use super::jobs::{JobKey, Piece};
+use super::jobs::{JobKey, VersionedRange};
 use crate::answer::{Answer, Failure, FoundFile, KnownFile};
 use crate::deferred_close::DeferredCloses;
 use crate::file::{Meta, OpenFile};
@@ -36,7 +36,7 @@ pub enum Outcome {
         /// It is not as long as the file was if that has become shorter.
         content: Option<Rc<[u8]>>,
     },
-    /// Of [`crate::Pool::submit_lookup`] with [`crate::protocol::OpenMode::WarmOnly`]: resolve
+    /// Of [`crate::Pool::submit_lookup`] with [`crate::protocol::OpenMode::TouchOnly`]: resolve
     /// again, with [`crate::LoopResolver::resolve_on_loop`].
     Touched {
         /// The requested root.
@@ -138,8 +138,8 @@ impl Arrived<'_> {
         }
         match (key, reply) {
             (
-                JobKey::Resolve(root, path, _),
-                Reply::Resolved {
+                JobKey::Lookup(root, path, _),
+                Reply::LookedUp {
                     answer, content, ..
                 },
             ) => Ok(Outcome::LookedUp {
@@ -148,7 +148,7 @@ impl Arrived<'_> {
                 answer: self.answer(answer)?,
                 content,
             }),
-            (JobKey::Resolve(root, path, _), Reply::Touched { .. }) => {
+            (JobKey::Lookup(root, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
             }
             (JobKey::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
@@ -164,7 +164,7 @@ impl Arrived<'_> {
             (JobKey::ReadIn(piece) | JobKey::Fetch(piece), Reply::ReadIn { errno, .. }) => {
                 Ok(read_in(&piece, errno))
             }
-            (JobKey::Read(piece), Reply::Read { content, .. }) => {
+            (JobKey::Copy(piece), Reply::Copy { content, .. }) => {
                 let content = self.memory(content.map_err(failure_of))?;
                 Ok(Outcome::Copied {
                     device: piece.device,
@@ -173,7 +173,10 @@ impl Arrived<'_> {
                     content,
                 })
             }
-            (JobKey::Fetch(Piece { device, inode, .. }), Reply::Fetched { content, .. }) => {
+            (
+                JobKey::Fetch(VersionedRange { device, inode, .. }),
+                Reply::Fetched { content, .. },
+            ) => {
                 let content = content.map_err(failure_of);
                 Ok(Outcome::Fetched {
                     device,
@@ -259,7 +262,7 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
     match key {
-        JobKey::Resolve(root, path, _) => Outcome::LookedUp {
+        JobKey::Lookup(root, path, _) => Outcome::LookedUp {
             root,
             path,
             answer: Answer::Failed(failure),
@@ -270,7 +273,7 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
             path,
             answer: Err(failure),
         },
-        JobKey::ReadIn(Piece {
+        JobKey::ReadIn(VersionedRange {
             device,
             inode,
             offset,
@@ -281,7 +284,7 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
             offset,
             result: Err(failure),
         },
-        JobKey::Read(Piece {
+        JobKey::Copy(VersionedRange {
             device,
             inode,
             offset,
@@ -292,7 +295,7 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
             offset,
             content: Err(failure),
         },
-        JobKey::Fetch(Piece { device, inode, .. }) => Outcome::Fetched {
+        JobKey::Fetch(VersionedRange { device, inode, .. }) => Outcome::Fetched {
             device,
             inode,
             content: Err(failure),
@@ -305,7 +308,7 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
 }
 
 /// A piece has been read into memory, or not.
-fn read_in(piece: &Piece, errno: u32) -> Outcome {
+fn read_in(piece: &VersionedRange, errno: u32) -> Outcome {
     let result = match errno {
         0 => Ok(()),
         _ => Err(failure_of(errno)),

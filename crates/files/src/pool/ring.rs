@@ -21,7 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::jobs::{JobKey, Piece};
+use super::jobs::{JobKey, VersionedRange};
 use super::outcome::{Outcome, failed};
 use crate::answer::{Answer, Failure};
 use crate::deferred_close::DeferredCloses;
@@ -71,7 +71,7 @@ enum Stage {
     /// The name's answer is known, and the beginnings of its files are being read in.
     Beginnings(Walk, RawAnswer<Rc<OpenFile>>, VecDeque<Reading>),
     /// A window.
-    Chunk(Piece, Reading),
+    Chunk(VersionedRange, Reading),
 }
 
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Ring {
 
     /// Whether the ring supports this kind of job.
     pub(super) fn takes(key: &JobKey) -> bool {
-        matches!(key, JobKey::Resolve(..) | JobKey::ReadIn(_))
+        matches!(key, JobKey::Lookup(..) | JobKey::ReadIn(_))
     }
 
     /// Whether the ring can start one more job now.
@@ -205,7 +205,7 @@ impl Ring {
         file: Option<&Rc<OpenFile>>,
     ) -> Option<Finished> {
         let stage = match (key, file) {
-            (JobKey::Resolve(root, path, want), _) => Stage::Walking(Walk {
+            (JobKey::Lookup(root, path, want), _) => Stage::Walking(Walk {
                 root: *root,
                 path: path.clone(),
                 want: *want,
@@ -417,7 +417,7 @@ impl Ring {
         let most = match walk.want {
             OpenMode::OpenAndPrefetch(most) => most,
             OpenMode::OpenAndRead => PREFETCH_BYTES,
-            OpenMode::WarmOnly | OpenMode::Open => 0,
+            OpenMode::TouchOnly | OpenMode::Open => 0,
         };
         if let RawAnswer::File { file, siblings, .. } = &answer {
             let files = std::iter::once(file).chain(siblings.iter().flatten());
@@ -511,7 +511,7 @@ impl Ring {
         let task = self.tasks.remove(&id)?;
         let key = match task.stage {
             Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
-                JobKey::Resolve(walk.root, walk.path, walk.want)
+                JobKey::Lookup(walk.root, walk.path, walk.want)
             }
             Stage::Chunk(piece, _) => JobKey::ReadIn(piece),
         };
@@ -537,7 +537,7 @@ fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
         root, path, want, ..
     } = walk;
     match want {
-        OpenMode::WarmOnly => Outcome::Touched { root, path },
+        OpenMode::TouchOnly => Outcome::Touched { root, path },
         OpenMode::Open | OpenMode::OpenAndPrefetch(_) | OpenMode::OpenAndRead => {
             Outcome::LookedUp {
                 root,

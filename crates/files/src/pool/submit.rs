@@ -1,6 +1,6 @@
 //! Submitting jobs to helpers, except custom jobs and spooling.
 
-use super::jobs::{JobKey, Piece, Submitted};
+use super::jobs::{JobKey, Submitted, VersionedRange};
 use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
@@ -8,7 +8,8 @@ use crate::root::RootId;
 use std::rc::Rc;
 
 impl Pool {
-    /// Looks up `path` in a helper for `waiter`.
+    /// Looks up `path` in a helper for `waiter`, in the pool's [`OpenMode`]: a worker's opens the file, and
+    /// reads it if it is small.
     ///
     /// # Errors
     /// [`Full`].
@@ -28,7 +29,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.lookups += 1;
-        self.enqueue(JobKey::Resolve(root, path.into(), want), None, Some(waiter))
+        self.enqueue(JobKey::Lookup(root, path.into(), want), None, Some(waiter))
     }
 
     /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.
@@ -68,7 +69,7 @@ impl Pool {
     ) -> Result<(), Full> {
         self.statistics.copies += 1;
         self.enqueue(
-            JobKey::Read(piece(file, offset, length)),
+            JobKey::Copy(piece(file, offset, length)),
             Some(file),
             Some(waiter),
         )
@@ -152,14 +153,14 @@ impl Pool {
     }
 }
 
-fn piece(file: &OpenFile, offset: u64, length: u64) -> Piece {
+fn piece(file: &OpenFile, offset: u64, length: u64) -> VersionedRange {
     let Meta {
         device,
         inode,
         modified,
         ..
     } = *file.meta();
-    Piece {
+    VersionedRange {
         device,
         inode,
         modified,

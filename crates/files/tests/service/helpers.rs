@@ -131,7 +131,7 @@ fn helper_reads_no_more_than_the_client_requested() {
         let content = None;
         let mut bytes = Vec::new();
         encode_helper_reply(
-            &HelperReply::Resolved {
+            &HelperReply::LookedUp {
                 job,
                 answer,
                 content,
@@ -149,7 +149,7 @@ fn next_resolve(helper: &OwnedFd) -> (u64, OpenMode) {
     loop {
         let received = receive_with_descriptors(helper, &mut bytes, 200, Wait::Block).unwrap();
         let length = received.expect("it waits").length;
-        if let HelperRequest::Resolve { job, want, .. } =
+        if let HelperRequest::Lookup { job, want, .. } =
             decode_helper_request(&bytes[..length]).unwrap()
         {
             return (job, want);

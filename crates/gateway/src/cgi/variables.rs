@@ -11,7 +11,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use headway_http::{Target, target};
+use headway_http::{Target, path, target};
 
 use crate::fields::is_hop_by_hop;
 use crate::pairs::Pairs;
@@ -121,16 +121,19 @@ impl Variables {
 
     fn add_request(&mut self, request: &Request<'_>, context: &Context<'_>) {
         let head = request.head;
-        let received: &[u8] = match head.target {
-            Target::Path(path) | Target::Authority(path) => path,
-            Target::Asterisk => b"*",
+        // In normal form, like SCRIPT_NAME and PATH_INFO: programs that route by REQUEST_URI must not
+        // see another path than the one which the location was chosen by.
+        let uri = match head.target {
+            Target::Path(received) => path::escaped(received).unwrap_or_default(),
+            Target::Authority(authority) => authority.into(),
+            Target::Asterisk => b"*"[..].into(),
         };
-        let question_mark = memchr::memchr(b'?', received);
-        let query = question_mark.map_or(&b""[..], |at| &received[at + 1..]);
+        let question_mark = memchr::memchr(b'?', &uri);
+        let query = question_mark.map_or(&b""[..], |at| &uri[at + 1..]);
         self.set("GATEWAY_INTERFACE", b"CGI/1.1");
         self.set("SERVER_PROTOCOL", head.version.as_str().as_bytes());
         self.set("REQUEST_METHOD", head.method.as_str().as_bytes());
-        self.set("REQUEST_URI", received);
+        self.set("REQUEST_URI", &uri);
         self.set("QUERY_STRING", query);
         if let Some(bytes) = context.body_bytes {
             self.set_text("CONTENT_LENGTH", bytes);

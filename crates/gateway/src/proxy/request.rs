@@ -8,7 +8,9 @@
 //! CONNECT and TRACE are rejected: they address proxies, and would show a client fields that were
 //! added on the way.
 
-use headway_http::{Framing, Method, Target, Version, elements};
+use std::borrow::Cow;
+
+use headway_http::{Framing, Method, Target, Version, elements, path};
 
 use crate::fields::{is_hop_by_hop, write_field};
 use crate::proxy::forwarded;
@@ -69,7 +71,8 @@ pub enum Unforwardable {
     /// OPTIONS with Max-Forwards 0 (RFC 9110 section 7.6.2): to be answered as the last recipient.
     #[error("Max-Forwards is 0")]
     MaxForwards,
-    /// The configured target is not a path that fits into a request line.
+    /// The configured target is not a path that fits into a request line, or the received one has
+    /// no normal form.
     #[error("the target for the upstream is not a path")]
     Target,
 }
@@ -92,9 +95,7 @@ pub fn write_request(
     let target = target(request, forwarding)?;
     out.extend_from_slice(head.method.as_str().as_bytes());
     out.push(b' ');
-    for part in target {
-        out.extend_from_slice(part);
-    }
+    out.extend_from_slice(&target);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let host = head.host.filter(|_| forwarding.keeps_host);
     write_field(out, b"Host", host.unwrap_or(forwarding.authority));
@@ -113,25 +114,22 @@ pub fn write_request(
     Ok(())
 }
 
-/// The parts of the request target, in origin-form except for `*`.
+/// The request target, in origin-form except for `*`. The path is in its normal form, because the
+/// server has chosen this upstream by that.
 fn target<'t>(
     request: &Request<'t>,
     forwarding: &Forwarding<'t>,
-) -> Result<[&'t [u8]; 2], Unforwardable> {
+) -> Result<Cow<'t, [u8]>, Unforwardable> {
     if let Some(target) = forwarding.target {
         let fits = target.starts_with(b"/")
             && !target
                 .iter()
                 .any(|byte| byte.is_ascii_control() || matches!(byte, b' ' | b'#'));
-        return fits
-            .then_some([&b""[..], target])
-            .ok_or(Unforwardable::Target);
+        return fits.then_some(target.into()).ok_or(Unforwardable::Target);
     }
     match request.head.target {
-        // An absolute-form target need not have a path (RFC 9112 section 3.2.1).
-        Target::Path(path) if path.starts_with(b"/") => Ok([b"", path]),
-        Target::Path(query) => Ok([b"/", query]),
-        Target::Asterisk => Ok([b"", b"*"]),
+        Target::Path(received) => path::escaped(received).map_err(|_| Unforwardable::Target),
+        Target::Asterisk => Ok(b"*"[..].into()),
         Target::Authority(_) => Err(Unforwardable::Method),
     }
 }

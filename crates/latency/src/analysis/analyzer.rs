@@ -19,6 +19,10 @@ use std::collections::BTreeMap;
 /// core.
 const LATE_NS: u64 = 1_000_000;
 
+/// From this share of requests without a latency on there are no percentiles: those requests are
+/// the slow ones, and what is left would flatter the server.
+pub const UNTIMED_SHARE_MAX: f64 = 0.001;
+
 /// Analyses the rows of a run one by one, in bounded memory.
 ///
 /// ```
@@ -257,7 +261,10 @@ impl Analyzer {
             return;
         }
         self.response.record_ns(response_ns);
-        self.service.record_ns(row.service_ns());
+        // A request that timed out before it had a connection was never started.
+        if row.connection != Row::NO_CONNECTION {
+            self.service.record_ns(row.service_ns());
+        }
         if row.first_byte_ns > 0 {
             self.first_byte
                 .record_ns(row.first_byte_ns.saturating_sub(row.start_ns));
@@ -324,6 +331,10 @@ impl Analyzer {
         let steps = |pick: fn(&TimelineStep) -> &Coarse| {
             self.steps.steps().iter().map(pick).collect::<Vec<_>>()
         };
+        let withheld = self.withholds_percentiles();
+        let timed = |histogram: &Histogram, steps: &[&Coarse]| {
+            (!withheld).then(|| groups::distribution(histogram, Some(steps)))?
+        };
         Analysis {
             format: Format {
                 name: FORMAT_NAME.into(),
@@ -340,8 +351,8 @@ impl Analyzer {
                 .iter()
                 .map(|(&status, &requests)| StatusCount { status, requests })
                 .collect(),
-            response: groups::distribution(&self.response, Some(&steps(|step| &step.response))),
-            service: groups::distribution(&self.service, Some(&steps(|step| &step.service))),
+            response: timed(&self.response, &steps(|step| &step.response)),
+            service: timed(&self.service, &steps(|step| &step.service)),
             complete: groups::distribution(
                 &self.complete,
                 Some(&steps(|step| &step.complete_response)),
@@ -356,6 +367,21 @@ impl Analyzer {
             by_class: groups::by_class(&self.classes),
             timeline: self.steps.finish(),
         }
+    }
+
+    /// Whether percentiles would mislead, because of requests without a latency. One that
+    /// was due and found no room in the client's queue is enough: it came in a stall, as all of the
+    /// same moment did.
+    fn withholds_percentiles(&self) -> bool {
+        let untimed = Outcome::ALL
+            .into_iter()
+            .zip(self.outcomes)
+            .filter(|(outcome, _)| !outcome.has_latency())
+            .map(|(_, requests)| requests);
+        let untimed = untimed.sum::<u64>() + self.counts.abandoned;
+        let all = self.counts.requests + self.counts.abandoned;
+        self.outcomes[usize::from(Outcome::NoConnection.code())] > 0
+            || (untimed > 0 && untimed as f64 >= all as f64 * UNTIMED_SHARE_MAX)
     }
 
     fn duration_s(&self) -> f64 {

@@ -80,7 +80,9 @@ impl Steps {
         let step = self.at(row.end_ns);
         if row.error.has_latency() {
             step.response.record_ns(row.response_ns());
-            step.service.record_ns(row.service_ns());
+            if row.connection != Row::NO_CONNECTION {
+                step.service.record_ns(row.service_ns());
+            }
         }
         if row.error == Outcome::Ok {
             step.complete += 1;

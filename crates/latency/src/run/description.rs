@@ -299,14 +299,14 @@ pub struct Summary {
     pub rate_rps: f64,
     /// Body bytes per second.
     pub throughput_bytes_per_s: f64,
-    /// Mean latency.
-    pub mean_us: f64,
+    /// Mean latency. This and the percentiles are `None` where the analysis has none.
+    pub mean_us: Option<f64>,
     /// Median latency.
-    pub p50_us: f64,
+    pub p50_us: Option<f64>,
     /// 95th percentile.
-    pub p95_us: f64,
+    pub p95_us: Option<f64>,
     /// 99th percentile.
-    pub p99_us: f64,
+    pub p99_us: Option<f64>,
 }
 
 /// The points of a profile.

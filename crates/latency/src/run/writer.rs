@@ -242,17 +242,17 @@ fn write_json(
 
 /// The headline figures of an analysis.
 pub fn summary(analysis: &Analysis) -> Summary {
-    let response = analysis.response.clone().unwrap_or_default();
+    let response = analysis.response.as_ref();
     Summary {
         requests: analysis.counts.requests,
         errors: analysis.counts.errors,
         duration_s: analysis.duration_s,
         rate_rps: analysis.achieved_rps,
         throughput_bytes_per_s: analysis.throughput_bytes_per_s,
-        mean_us: response.mean_us,
-        p50_us: response.p50_us,
-        p95_us: response.p95_us,
-        p99_us: response.p99_us,
+        mean_us: response.map(|response| response.mean_us),
+        p50_us: response.map(|response| response.p50_us),
+        p95_us: response.map(|response| response.p95_us),
+        p99_us: response.map(|response| response.p99_us),
     }
 }
 

@@ -38,9 +38,6 @@ const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 /// What is later than any run.
 pub(crate) const NO_DEADLINE_NS: u64 = u64::MAX;
 
-/// The connection number in the row of a request that never had a connection.
-const NO_CONNECTION: u32 = u32::MAX;
-
 pub(crate) struct Engine<'a> {
     pub plan: &'a Plan,
     pub events: Events,
@@ -146,7 +143,7 @@ impl<'a> Engine<'a> {
             dialers: dialers.collect::<Result<_, _>>()?,
             requests: RequestBuilder::new(plan),
             pool: Pool::new(slots_max, plan.targets.len()),
-            waiting: VecDeque::with_capacity(waiting_max.min(65_536)),
+            waiting: VecDeque::with_capacity(waiting_max.min(1_000_000)),
             waiting_max,
             ramp_step_ns: whole_ns(plan.ramp) / u64::from(ramp_clients.end.max(1)),
             ramp_clients,
@@ -338,7 +335,7 @@ impl<'a> Engine<'a> {
             bytes: 0,
             status: 0,
             error,
-            connection: NO_CONNECTION,
+            connection: Row::NO_CONNECTION,
             ordinal: 0,
             class: document.class,
             target: waiting.target,

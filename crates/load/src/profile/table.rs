@@ -86,10 +86,10 @@ fn add(loads: &mut Vec<Load>, point: &Point, run: &Run) {
     let summary = run.description().summary.clone().unwrap_or_default();
     load.offered_rps = point.rate_rps;
     load.achieved_rps.push(summary.rate_rps);
-    load.mean_us.push(summary.mean_us);
-    load.p50_us.push(summary.p50_us);
-    load.p95_us.push(summary.p95_us);
-    load.p99_us.push(summary.p99_us);
+    load.mean_us.extend(summary.mean_us);
+    load.p50_us.extend(summary.p50_us);
+    load.p95_us.extend(summary.p95_us);
+    load.p99_us.extend(summary.p99_us);
     load.requests += summary.requests;
     load.errors += summary.errors;
     if let Some(client) = &run.description().client {
@@ -120,6 +120,14 @@ fn name(load: &Load) -> String {
     }
 }
 
+/// The mean of the repeats, as text.
+fn mean_time(of_us: &[f64]) -> String {
+    match of_us {
+        [] => "–".to_owned(),
+        of_us => time_us(mean(of_us)),
+    }
+}
+
 fn line(out: &mut String, load: &Load) {
     let offered = match load.relative {
         0.0 => "all".to_owned(),
@@ -135,10 +143,10 @@ fn line(out: &mut String, load: &Load) {
         "{:>8} {offered:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {verdict}",
         name(load),
         number(mean(&load.achieved_rps)),
-        time_us(mean(&load.mean_us)),
-        time_us(mean(&load.p50_us)),
-        time_us(mean(&load.p95_us)),
-        time_us(mean(&load.p99_us)),
+        mean_time(&load.mean_us),
+        mean_time(&load.p50_us),
+        mean_time(&load.p95_us),
+        mean_time(&load.p99_us),
         count(load.errors),
     );
     if let Some(half) = half_interval(&load.mean_us) {
@@ -207,10 +215,10 @@ mod tests {
                     duration_s: 1.0,
                     rate_rps: 100.0 * number,
                     throughput_bytes_per_s: 0.0,
-                    mean_us: 1000.0 * number,
-                    p50_us: 10_000.0 * number,
-                    p95_us: 20_000.0 * number,
-                    p99_us: 30_000.0 * number,
+                    mean_us: Some(1000.0 * number),
+                    p50_us: Some(10_000.0 * number),
+                    p95_us: Some(20_000.0 * number),
+                    p99_us: Some(30_000.0 * number),
                 }),
                 client: Some(ClientInfo {
                     verdict: Verdict::Suspect,

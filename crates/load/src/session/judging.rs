@@ -35,6 +35,9 @@ fn evidence_of(mode: &Mode, fileset: bool, ran: &Ran) -> Evidence {
         steal_share: ran.waited.steal_share,
         no_port: outcome(Outcome::NoPort),
         no_descriptor: outcome(Outcome::NoDescriptor),
+        started: ran.rows.started,
+        untimed: ran.rows.untimed,
+        unqueued: ran.rows.unqueued,
         rows_dropped: ran.dropped,
     }
 }
@@ -136,6 +139,7 @@ mod tests {
             None,
         );
         (rows.responses, rows.good, rows.not_found, rows.timed_out) = (70, 60, 4, 5);
+        (rows.started, rows.untimed, rows.unqueued) = (80, 10, 9);
         Ran {
             measured: Measured {
                 epoch: Epoch {
@@ -187,6 +191,7 @@ mod tests {
             (2, 3, 5)
         );
         assert_eq!((found.connections_exhausted, found.rows_dropped), (13, 8));
+        assert_eq!((found.started, found.untimed, found.unqueued), (80, 10, 9));
         assert_eq!((found.elapsed_s, found.busy_share), (9.0, Some(0.25)));
         assert_eq!(
             (found.run_queue_s, found.steal_share),
@@ -215,7 +220,8 @@ mod tests {
             headway_latency::run::description::Verdict::Invalid
         );
         assert!(
-            found.reasons[0].contains("8 requests are missing"),
+            found.reasons[0].contains("8 requests are missing")
+                && found.reasons[1].contains("9 requests found all connections busy"),
             "{:?}",
             found.reasons
         );

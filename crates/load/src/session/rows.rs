@@ -31,6 +31,10 @@ pub(super) struct Rows {
     pub not_found: u64,
     /// Requests that timed out.
     pub timed_out: u64,
+    /// Requests of the measured part without a latency.
+    pub untimed: u64,
+    /// Requests of the measured part that found the client's queue full.
+    pub unqueued: u64,
     /// When the run was interrupted, in nanoseconds since its epoch; [`u64::MAX`] until then.
     pub stopped_ns: Arc<AtomicU64>,
     /// What connections received, for a SPECweb99-like run.
@@ -48,6 +52,8 @@ impl Rows {
             good: 0,
             not_found: 0,
             timed_out: 0,
+            untimed: 0,
+            unqueued: 0,
             stopped_ns: Arc::new(AtomicU64::new(u64::MAX)),
             conformance: None,
             latencies,
@@ -62,6 +68,8 @@ impl Sink for Rows {
         }
         for row in rows.iter().filter(|row| !row.warmup) {
             self.started += 1;
+            self.untimed += u64::from(!row.error.has_latency());
+            self.unqueued += u64::from(row.error == Outcome::NoConnection);
             if row.error == Outcome::Abandoned {
                 continue;
             }
@@ -122,9 +130,13 @@ mod tests {
             row(0, Outcome::TimedOut, true),
             row(0, Outcome::TimedOut, false),
             row(0, Outcome::ConnectTimedOut, false),
+            row(0, Outcome::NoConnection, true),
+            row(0, Outcome::NoConnection, false),
+            row(0, Outcome::NoPort, false),
         ];
         rows.take(&all).expect("nothing is written");
-        assert_eq!((rows.started, rows.responses), (9, 8));
+        assert_eq!((rows.started, rows.responses), (11, 10));
         assert_eq!((rows.good, rows.not_found, rows.timed_out), (2, 1, 2));
+        assert_eq!((rows.untimed, rows.unqueued), (3, 1));
     }
 }

@@ -28,6 +28,8 @@ pub(super) const CONNECTIONS_CLOSED: u32 = 64;
 /// Connections that an open loop may have at once: enough for 5,400 new ones per second that all
 /// run into the timeout.
 pub(super) const CONNECTIONS_OPEN: u32 = 16_384;
+/// Requests of an open loop that may wait for a connection, whatever rate and timeout: 64 MB.
+const WAITING_MAX: u32 = 4_000_000;
 /// Timeout of an open loop.
 pub(super) const TIMEOUT_OPEN: Duration = Duration::from_secs(3);
 /// Timeout of a closed loop.
@@ -249,7 +251,7 @@ impl Settings {
                     schedule: segments(schedule, warmup),
                     arrivals: *arrivals,
                     connections_max,
-                    waiting_max: connections_max,
+                    waiting_max: self.waiting_max(schedule).max(connections_max),
                 }
             }
         };
@@ -273,6 +275,18 @@ impl Settings {
         plan.seed = self.seed;
         plan.verify = self.verify;
         Ok(plan)
+    }
+
+    /// Room for all requests that are due until the first of them times out. They wait from their
+    /// intended start on; a request without room would be missing from the percentiles, in just the
+    /// moments in which the server stalls.
+    fn waiting_max(&self, schedule: &RateSchedule) -> u32 {
+        let rates = schedule.0.iter().map(|step| step.from.max(step.to));
+        let peak_per_s = rates.fold(0.0, f64::max);
+        let length = self.timeout().unwrap_or_else(|| self.length());
+        // Poisson arrivals come in bursts.
+        let due = peak_per_s * length.as_secs_f64() * 1.5 + 1_000.0;
+        due.min(f64::from(WAITING_MAX)) as u32
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -479,6 +493,25 @@ mod tests {
         );
         let open = open("100:1s").prepare().expect("a plan").plan;
         assert_eq!(open.timeout, Some(TIMEOUT_OPEN));
+    }
+
+    #[test]
+    fn all_requests_of_a_timeout_may_wait_when_connections_are_few() {
+        let waiting_max = |change: fn(&mut Settings)| {
+            let mut asked = open("100:10s,200-2000:5s");
+            (asked.connections, asked.timeout) = (Some(8), Some(Duration::from_secs(4)));
+            change(&mut asked);
+            match asked.prepare().expect("a plan").plan.mode {
+                Mode::Open { waiting_max, .. } => waiting_max,
+                Mode::Closed { .. } => panic!("a schedule makes an open loop"),
+            }
+        };
+        assert_eq!(waiting_max(|_| ()), 13_000);
+        // Without a timeout, those of the whole run: 16 s with the warm-up.
+        let whole = waiting_max(|asked| asked.timeout = Some(Duration::ZERO));
+        assert_eq!(whole, 49_000);
+        let huge = waiting_max(|asked| asked.demand = open("9000000:1s").demand);
+        assert_eq!(huge, WAITING_MAX);
     }
 
     #[test]

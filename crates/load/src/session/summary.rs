@@ -68,7 +68,7 @@ fn line(out: &mut String, name: &str, text: &str) {
 }
 
 fn server(description: &RunDescription) -> String {
-    let targets = description.targets.join(" ");
+    let targets = printable(&description.targets.join(" ")).into_owned();
     let named = description.server.as_ref().map(|server| &server.field);
     let label = description.label.as_ref();
     match label.or(named).filter(|name| !name.is_empty()) {
@@ -220,6 +220,8 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         }
         Mode::Closed => lines.push(("from start", &analysis.response)),
     }
+    let counts = &analysis.counts;
+    let withheld = analysis.response.is_none() && counts.requests + counts.abandoned > 0;
     let _ = write!(out, "  {:<width$}", "latency", width = NAME_WIDTH - 2);
     for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
         let _ = write!(out, "{name:>10}");
@@ -232,6 +234,7 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
                 .iter()
                 .map(|us| format!("{:>10}", time_us(*us)))
                 .collect(),
+            None if withheld => "  withheld: too many requests have no latency".to_owned(),
             None => "  no request ended".to_owned(),
         };
         line(out, name, &text);

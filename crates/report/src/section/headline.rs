@@ -216,16 +216,17 @@ fn fallback(subject: &Subject, name: &str) -> String {
     let Some(summary) = summary.or(subject.description.summary.as_ref()) else {
         return NONE.into();
     };
+    let micros = |us: Option<f64>| us.map_or(NONE.into(), |us| time(us * 1e3));
     match name {
         "requests" => grouped(summary.requests),
         "rate" => measured(summary.rate_rps),
         "throughput" => format!("{}/s", bytes(summary.throughput_bytes_per_s)),
         "errors" if summary.errors > 0 => format!("<b>{}</b>", counted(summary.errors, "request")),
         "errors" => "0".into(),
-        "mean" => time(summary.mean_us * 1e3),
-        "p50" => time(summary.p50_us * 1e3),
-        "p95" => time(summary.p95_us * 1e3),
-        "p99" => time(summary.p99_us * 1e3),
+        "mean" => micros(summary.mean_us),
+        "p50" => micros(summary.p50_us),
+        "p95" => micros(summary.p95_us),
+        "p99" => micros(summary.p99_us),
         _ => NONE.into(),
     }
 }

@@ -134,10 +134,10 @@ pub fn redirected_request(
     ] {
         bytes.extend_from_slice(part);
     }
-    let asks = matches!(head.method, Method::Get | Method::Head);
+    let is_get_or_head = matches!(head.method, Method::Get | Method::Head);
     for (name, value) in request.fields() {
         let is_close = close && name.eq_ignore_ascii_case(b"Connection");
-        if is_close || !is_forwarded(name, how, asks) {
+        if is_close || !is_forwarded(name, how, is_get_or_head) {
             continue;
         }
         for part in [name, b": ", request.effective_value(name, value), b"\r\n"] {
@@ -151,8 +151,8 @@ pub fn redirected_request(
     bytes
 }
 
-/// Whether a request field is kept. `asks`: the method is GET or HEAD.
-fn is_forwarded(name: &[u8], how: RedirectKind, asks: bool) -> bool {
+/// Whether a request field is kept. `is_get_or_head`: the method is GET or HEAD.
+fn is_forwarded(name: &[u8], how: RedirectKind, is_get_or_head: bool) -> bool {
     const BODY_FIELDS: &[&[u8]] = &[
         b"Content-Length",
         b"Content-Type",
@@ -171,7 +171,7 @@ fn is_forwarded(name: &[u8], how: RedirectKind, asks: bool) -> bool {
     let is = |known: &[&[u8]]| known.iter().any(|known| name.eq_ignore_ascii_case(known));
     let (keeps_part, keeps_conditions) = match how {
         RedirectKind::LocalRedirect => (false, true),
-        RedirectKind::AccelRedirect => (asks, asks),
+        RedirectKind::AccelRedirect => (is_get_or_head, is_get_or_head),
     };
     let left_out = is(BODY_FIELDS)
         || (!keeps_part && is(RANGE_FIELDS))

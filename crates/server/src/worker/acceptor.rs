@@ -335,18 +335,18 @@ impl Acceptor {
                 RecvFlags::DONTWAIT,
             )
         });
-        let asked = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
+        let head = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
         let response_context = ResponseContext {
             retry_after_s,
-            ..ResponseContext::for_unparsed(
+            ..ResponseContext::without_request(
                 &context.response_settings,
                 &context.date,
-                asked.starts_with(b"HEAD "),
+                head.starts_with(b"HEAD "),
             )
         };
         let response =
             headway_respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
-        let request = Request::unparsed(asked);
+        let request = Request::unparsed(head);
         connection.outgoing = response;
         connection.outgoing.method = request.method;
         // If the socket does not accept these few bytes, the client gets no response.
@@ -409,7 +409,7 @@ impl Acceptor {
     /// client then costs other clients' time. A client that has closed only its sending side looks
     /// the same. Therefore a closed client is dropped only after it has waited so long that giving
     /// up is the likelier reason.
-    pub(super) fn client_disconnected(
+    pub(super) fn client_has_abandoned(
         &mut self,
         context: &mut LoopContext,
         connection: &Connection,

@@ -77,7 +77,7 @@ impl EmbeddedApplications {
     /// 500; the configuration was checked by the same program.
     pub(super) fn new(routes: &Routes, applications: Applications) -> Self {
         let of_route = |number: usize| match &routes.get(number).location.handler {
-            headway_config::Handler::Application(named) => {
+            headway_config::HandlerConfig::Application(named) => {
                 applications.find(&named.name).map(|kind| kind.start())
             }
             _ => None,
@@ -110,7 +110,7 @@ impl EmbeddedApplications {
         let request = turn.take_body(request, input, number, bytes_max)?;
         turn.context.counters.handler_requests_application += 1;
         turn.connection.keep_alive = turn.context.keeps_alive(turn.connection, &request);
-        let action = self.ask(turn, &request, number, |application, request| {
+        let action = self.call(turn, &request, number, |application, request| {
             application.answer(request)
         });
         Break(self.carry_out(turn, request, number, action))
@@ -165,7 +165,7 @@ impl EmbeddedApplications {
     }
 
     /// Asks the application of a location. `None` if the program does not have it.
-    fn ask<T>(
+    fn call<T>(
         &mut self,
         turn: &Turn<'_>,
         request: &Request,
@@ -195,7 +195,7 @@ impl EmbeddedApplications {
         state: State,
         outcome: Outcome,
     ) -> Option<Action> {
-        self.ask(turn, request, number, |application, request| {
+        self.call(turn, request, number, |application, request| {
             application.resume(request, state, outcome)
         })
     }
@@ -225,10 +225,10 @@ impl EmbeddedApplications {
             };
             let root = turn.context.routes.get(number).own();
             let root = root.map_or(RootId(0), |(root, _)| root);
-            let found = turn
-                .files
-                .lookup
-                .find_now(root, path.as_bytes(), turn.context.lookup());
+            let found =
+                turn.files
+                    .lookup
+                    .find_now(root, path.as_bytes(), turn.context.lookup_context());
             let Some(entry) = found else {
                 let waiter = turn.connection.waiter(&request);
                 let queued = turn
@@ -263,7 +263,7 @@ impl EmbeddedApplications {
             match piece {
                 Ok(piece) => pending.ready.push(piece),
                 Err(Unready::Missing) if !pending.is_substitute => {
-                    let missing = self.ask(turn, &request, number, |application, request| {
+                    let missing = self.call(turn, &request, number, |application, request| {
                         application.missing(request)
                     });
                     let Some(missing) = missing else { break };
@@ -277,7 +277,7 @@ impl EmbeddedApplications {
             }
         }
         let head = request.head.head();
-        let context = turn.context.response(&head, turn.connection);
+        let context = turn.context.response_context(&head, turn.connection);
         let outgoing = response(&context, pending.status, &pending.fields, pending.ready);
         turn.context
             .start_response(turn.connection, request, outgoing)

@@ -181,7 +181,7 @@ impl LoopContext {
     }
 
     /// What a lookup in the file cache needs.
-    pub fn lookup(&mut self) -> LookupContext<'_> {
+    pub fn lookup_context(&mut self) -> LookupContext<'_> {
         LookupContext {
             now_ms: self.now_ms,
             tracer: &self.tracer,
@@ -212,7 +212,11 @@ impl LoopContext {
     }
 
     /// What a response to `head` depends on besides the file.
-    pub fn response<'w>(&'w self, head: &Head<'w>, connection: &Connection) -> ResponseContext<'w> {
+    pub fn response_context<'w>(
+        &'w self,
+        head: &Head<'w>,
+        connection: &Connection,
+    ) -> ResponseContext<'w> {
         ResponseContext::new(
             &self.response_settings,
             &self.date,

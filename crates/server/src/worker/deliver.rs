@@ -48,7 +48,7 @@ impl Router {
                 content: content.map(LoadedContent::Bytes),
             }),
             Outcome::Touched { root, path } => {
-                Delivery::LookedUp(lookup.reopen(root, &path, context.lookup()).into())
+                Delivery::LookedUp(lookup.reopen(root, &path, context.lookup_context()).into())
             }
             Outcome::Listed { root, path, answer } => {
                 Delivery::Listing(self.listings.store(context, root, &path, answer))

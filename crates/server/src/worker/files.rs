@@ -49,7 +49,7 @@ impl StaticFiles {
 
     /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve
     /// descriptors makes another attempt worthwhile.
-    pub(super) fn free_descriptors(&mut self, context: &mut LoopContext) -> bool {
+    pub(super) fn release_reserve(&mut self, context: &mut LoopContext) -> bool {
         let freed = context.reserve.release();
         if freed {
             context.descriptors_short = true;

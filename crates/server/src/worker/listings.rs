@@ -85,7 +85,8 @@ impl Listings {
         page: Rc<OpenFile>,
     ) -> Next {
         let head = request.head.head();
-        let response = headway_respond::listing_page(&context.response(&head, connection), page);
+        let response =
+            headway_respond::listing_page(&context.response_context(&head, connection), page);
         context.start_response(connection, request, response)
     }
 

@@ -82,9 +82,9 @@ impl LoopContext {
         }
     }
 
-    /// Stops polling for input, because the client sends more than can be processed now. Done only
+    /// Polls for `interest` only, without input, because the client sends more than can be processed now. Done only
     /// when it happens: most clients wait for their response.
-    pub(super) fn disable_reads(
+    pub(super) fn watch_only(
         &mut self,
         connection: &mut Connection,
         interest: Interest,

@@ -26,7 +26,7 @@ impl Handler for DirectoryRedirect {
         };
         connection.keep_alive = context.keeps_alive(connection, &request);
         let head = request.head.head();
-        let response_context = context.response(&head, connection);
+        let response_context = context.response_context(&head, connection);
         let response = headway_respond::redirect(&response_context, &path.bytes, path.query);
         context.start_response(connection, request, response)
     }

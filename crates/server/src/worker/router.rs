@@ -17,7 +17,8 @@
 //!    the response is built, and its entries end with those of the file cache.
 //! 4. Headers of each response, `[[header]]` and `server-header`: [`LoopContext::response`] gives the
 //!    [`ResponseContext`](headway_respond::ResponseContext), without which no header can be written.
-//! 5. [`LoopContext::start_response`] gets every whole response and begins to send it. Content is
+//! 5. [`LoopContext::start_response`] gets every whole response and begins to send it; cached responses
+//!    and errors that close the connection do not need it. Content is
 //!    not changed here: compressed files are variants of a file, and what programs send goes through
 //!    `forward_response` of the gateway.
 

@@ -1,6 +1,6 @@
 //! Sends responses as far as the socket, the write quantum and the page cache allow, and continues
 //! them later. Every whole response passes [`LoopContext::start_response`], except cached ones, which
-//! `files/static_file.rs` sends with one call.
+//! `files/static_file.rs` sends with one call, and errors after which the connection closes.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -175,7 +175,7 @@ impl LoopContext {
         offset: u64,
         opaque: bool,
     ) -> Next {
-        let times = request.count_chunk_request(offset);
+        let times = request.count_helper_request(offset);
         let waiter = connection.waiter(&request);
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let queued = if opaque || times > READ_INS_MAX {
@@ -251,7 +251,7 @@ impl LoopContext {
         mut request: Box<Request>,
         phase: impl FnOnce(Box<Request>) -> Phase,
     ) -> Next {
-        request.admitted = true;
+        request.had_helper = true;
         self.watch_for_disconnect(connection);
         self.set_timeout(connection, self.config.send_timeout_ms);
         Next::Wait(phase(request))
@@ -285,7 +285,7 @@ impl LoopContext {
     ) -> Next {
         let head = request.head.head();
         let host = self.hosts.get(request.virtual_host);
-        let context = self.response(&head, connection);
+        let context = self.response_context(&head, connection);
         let response = headway_respond::error(&context, status, Some(host), None);
         self.start_response(connection, request, response)
     }
@@ -371,7 +371,8 @@ impl LoopContext {
         status: Status,
         head_only: bool,
     ) {
-        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, head_only);
+        let context =
+            ResponseContext::without_request(&self.response_settings, &self.date, head_only);
         let host = self.hosts.get(request.virtual_host);
         connection.outgoing = headway_respond::error(&context, status, Some(host), None);
         connection.outgoing.method = request.method;

@@ -292,7 +292,7 @@ pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerErr
 /// the papers' servers first checked whether the file was resident.
 fn lookup_job(config: &Config) -> OpenMode {
     match config.research.opening {
-        Opening::Touch => OpenMode::WarmOnly,
+        Opening::Touch => OpenMode::TouchOnly,
         Opening::Pass => OpenMode::Open,
         Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {
             OpenMode::OpenAndRead

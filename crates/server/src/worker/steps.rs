@@ -41,7 +41,7 @@ impl Worker {
 
     /// A connection has just been accepted: reads from it at once, unless eager reads are off. The
     /// request has usually arrived with it, and then the event mechanism need not know the socket.
-    pub(super) fn begin(&mut self, connection: &mut Connection) -> Disposition {
+    pub(super) fn on_accepted(&mut self, connection: &mut Connection) -> Disposition {
         if self.context.config.research.eager_read {
             return self.receive(connection);
         }
@@ -67,13 +67,13 @@ impl Worker {
             // The connection is in the run queue and continues from there.
             Phase::AwaitSend(_) if connection.is_queued => Disposition::Keep,
             Phase::AwaitSend(_) if event.writable || event.hangup => self.take_turn(connection),
-            Phase::AwaitSend(_) => self.context.disable_reads(connection, Interest::WRITE),
+            Phase::AwaitSend(_) => self.context.watch_only(connection, Interest::WRITE),
             waiting if waiting.waits_for_a_helper() => {
                 if event.hangup || (readable && self.context.is_reset(connection)) {
                     self.context.counters.connections_reset += 1;
                     return Disposition::Close;
                 }
-                self.context.disable_reads(connection, Interest::NONE)
+                self.context.watch_only(connection, Interest::NONE)
             }
             _ => Disposition::Keep,
         }
@@ -99,7 +99,7 @@ impl Worker {
     }
 
     /// Delivers the result of a helper's job to the connections that wait for it.
-    pub(super) fn deliver(&mut self, done: Done) {
+    pub(super) fn on_job_done(&mut self, done: Done) {
         let result = self.router.store(&mut self.context, done.outcome);
         for waiter in done.waiters {
             let Some(slot) = self.context.connections.find(Token(waiter)) else {
@@ -191,7 +191,7 @@ impl Worker {
         scratch[..buffered].copy_from_slice(&connection.rx_buffer);
         let (context, acceptor) = (&mut self.context, &mut self.acceptor);
         let disposition = match context.receive_into(connection, &mut scratch[buffered..]) {
-            Ok(Some(_)) if acceptor.client_disconnected(context, connection) => Disposition::Close,
+            Ok(Some(_)) if acceptor.client_has_abandoned(context, connection) => Disposition::Close,
             Ok(Some(count)) => {
                 connection.rx_buffer.clear();
                 self.handle_requests(connection, &scratch[..buffered + count])
@@ -216,7 +216,7 @@ impl Worker {
                 Parsed::Complete(head) => head,
                 Parsed::Partial => return self.context.await_head(connection, input),
                 Parsed::Reject(reject) => {
-                    let next = self.reject(connection, input, reject.status);
+                    let next = self.reject_input(connection, input, reject.status);
                     return self.advance(connection, next);
                 }
             };
@@ -236,7 +236,7 @@ impl Worker {
     }
 
     /// Answers input that is no request.
-    fn reject(&mut self, connection: &mut Connection, input: &[u8], status: Status) -> Next {
+    fn reject_input(&mut self, connection: &mut Connection, input: &[u8], status: Status) -> Next {
         self.context.counters.requests_received += 1;
         let mut request = Box::new(Request::unparsed(input));
         request.started = self.context.request_start();

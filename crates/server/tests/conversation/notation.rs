@@ -3,7 +3,7 @@
 //! A line means its text and CR LF; a line that ends in one backslash means its text alone. `\n`,
 //! `\r`, `\t`, `\0`, `\xHH` and `\\` are bytes. Sent texts may contain `{N*TEXT}`, which repeats
 //! TEXT N times. Both sides know `{etag:NAME}`, the expected tag of the file. Received text is
-//! written with `{date}` for a `Date` of this minute, `{boundary}` for the announced multipart
+//! written with `{date}` for a date of this minute, `{boundary}` for the announced multipart
 //! boundary, and `{file:NAME:START-END}` for long parts of a file, the end not included. Received
 //! bytes have exactly one notation, so two conversations are equal when their texts are.
 
@@ -130,7 +130,9 @@ impl Names {
                 return Some((format!("{{etag:{name}}}"), tag.len()));
             }
         }
-        if bytes[..at].ends_with(b"\r\nDate: ") && rest.len() >= 29 && is_now(&rest[..29]) {
+        let is_header = |line: &[u8]| bytes[..at].ends_with(line);
+        let is_date = is_header(b"\r\nDate: ") || is_header(b"\r\nLast-Modified: ");
+        if is_date && rest.len() >= 29 && is_now(&rest[..29]) {
             return Some(("{date}".into(), 29));
         }
         if let Some(boundary) = boundary.filter(|boundary| rest.starts_with(boundary)) {

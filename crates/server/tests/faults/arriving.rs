@@ -130,7 +130,7 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
         assert_eq!(
             served.get("/a").status,
             200,
-            "{events}: every place is given back"
+            "{events}: every slot is given back"
         );
     }
 }

@@ -250,16 +250,16 @@ fn old_content_is_not_served_when_the_file_changes_after_the_helper_read_it() {
 #[test]
 fn request_returns_503_when_a_file_is_always_shorter_than_its_size() {
     let test = "request_returns_503_when_a_file_is_always_shorter_than_its_size";
-    let (place, name) = (Path::new("/sys/kernel"), "uevent_seqnum");
-    let size = fs::metadata(place.join(name)).map_or(0, |found| found.len());
-    let read = fs::read(place.join(name)).map_or(0, |bytes| bytes.len() as u64);
+    let (directory, name) = (Path::new("/sys/kernel"), "uevent_seqnum");
+    let size = fs::metadata(directory.join(name)).map_or(0, |found| found.len());
+    let read = fs::read(directory.join(name)).map_or(0, |bytes| bytes.len() as u64);
     if size <= read {
         return skip(
             test,
             "there is no /sys whose files claim to be longer than they are",
         );
     }
-    let mut served = Served::start(config(place, "precompressed = false"));
+    let mut served = Served::start(config(directory, "precompressed = false"));
     assert_eq!(served.get("/uevent_seqnum").status, 503);
     let jobs = served.snapshot().counters.helper_jobs_done;
     assert!(jobs < 20, "{jobs}");

@@ -306,8 +306,9 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
         (format!("If-None-Match: {etag}"), 304, 0..0),
         ("Range: bytes=10-19".to_owned(), 206, 10..20),
     ] {
-        let asked = format!("GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n\r\n");
-        let response = Response::parse(&served.exchange(asked.as_bytes()));
+        let request =
+            format!("GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n\r\n");
+        let response = Response::parse(&served.exchange(request.as_bytes()));
         assert_eq!(response.status, status, "{fields}");
         assert!(response.body == contents(2, 902)[bytes], "{fields}");
     }
@@ -413,9 +414,9 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
             send_request(&mut client, path);
         }
         assert!(read_response(&mut client).body == large, "{events}");
-        let asked = served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        let now = served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         assert_eq!(
-            asked.counters.helper_jobs_coalesced, 0,
+            now.counters.helper_jobs_coalesced, 0,
             "{events}: asked once"
         );
         served.release_helpers();

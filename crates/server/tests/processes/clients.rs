@@ -146,8 +146,8 @@ impl Drop for Stopped {
 
 /// Whether a server may use io_uring here; where it may not, the test says that it leaves that out.
 pub fn has_io_uring(test: &str) -> bool {
-    let words = ["serve", "--events", "io_uring", "--check"];
-    let checked = program().args(words).output().unwrap();
+    let arguments = ["serve", "--events", "io_uring", "--check"];
+    let checked = program().args(arguments).output().unwrap();
     if !checked.status.success() {
         skip(test, String::from_utf8_lossy(&checked.stderr).trim());
     }

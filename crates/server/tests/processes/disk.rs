@@ -89,10 +89,10 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         }
         fetch_all(&server);
         let status = server.status();
-        let asked = counter(&status, "lookup_probes_would_block") + counter(&status, "chunks_cold");
+        let cold = counter(&status, "lookup_probes_would_block") + counter(&status, "chunks_cold");
         assert!(
-            asked as usize > FILES / 2,
-            "{events} {preset}: the disk was warm: {asked}"
+            cold as usize > FILES / 2,
+            "{events} {preset}: the disk was warm: {cold}"
         );
         assert_eq!(counter(&status, "requests_received") as usize, FILES);
         // Three of five files are small: what they hold came with their names.
@@ -222,7 +222,7 @@ fn fill_to_break(root: &Path) {
 }
 
 /// The first window of a file, in memory and staying there: else the kernel might take it back
-/// before it is asked for.
+/// before it is cold for.
 struct Kept(*mut c_void);
 
 impl Kept {
@@ -270,7 +270,7 @@ fn loop_reads_each_small_file_once_after_its_pages_were_evicted() {
     for (number, name) in names.iter().enumerate() {
         fs::write(root.path().join(name), contents(number, BYTES)).unwrap();
     }
-    // Contents for a part of them: each is read again from its file when it is asked for again.
+    // Contents for a part of them: each is read again from its file when it is cold for again.
     let options = ["--workers", "1", "--response-cache-max", "1MiB"];
     let server = Server::start(program(), root.path(), &options);
     let ask_all = || {

@@ -184,8 +184,8 @@ fn is_served(server: &Server) -> bool {
     };
     let request = b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
     let mut response = Vec::new();
-    let asked = client.write_all(request);
-    let read = asked.and_then(|()| client.read_to_end(&mut response));
+    let sent = client.write_all(request);
+    let read = sent.and_then(|()| client.read_to_end(&mut response));
     read.is_ok() && response.starts_with(b"HTTP/1.1 200 ")
 }
 

@@ -73,11 +73,11 @@ fn workers_accept_in_turn_with_a_shared_listener() {
             "{events}: {skew} of {open:?}"
         );
         let metrics = server::get(&server.status, "/metrics").2;
-        let told = metrics.lines().find_map(|line| {
+        let skew = metrics.lines().find_map(|line| {
             line.strip_prefix("headway_worker_skew_ratio{of=\"connections_open\"} ")
         });
-        let told: f64 = told.expect("a skew").parse().unwrap();
-        assert!((told - expected).abs() < 1e-9, "{events}: {told}");
+        let skew: f64 = skew.expect("a skew").parse().unwrap();
+        assert!((skew - expected).abs() < 1e-9, "{events}: {skew}");
         let page = server::get(&server.status, "/status").2;
         assert!(
             page.contains("Busiest worker ÷ average (1 is balanced)"),

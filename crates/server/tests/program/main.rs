@@ -25,7 +25,7 @@ const EXTENSIONS: Extensions = Extensions {
     ..Extensions::NONE
 };
 
-/// The words after `serve`.
+/// The arguments after `serve`.
 #[derive(Default)]
 struct Arguments {
     config: Option<PathBuf>,
@@ -39,7 +39,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    let done = match first.and_then(|word| child_main(&word, EXTENSIONS)) {
+    let done = match first.and_then(|argument| child_main(&argument, EXTENSIONS)) {
         Some(done) => done.map_err(Into::into),
         None => serve(Arguments::read(std::env::args().skip(2))),
     };
@@ -53,11 +53,11 @@ fn main() -> ExitCode {
 }
 
 impl Arguments {
-    fn read(mut words: impl Iterator<Item = String>) -> Arguments {
+    fn read(mut line: impl Iterator<Item = String>) -> Arguments {
         let mut arguments = Arguments::default();
-        while let Some(word) = words.next() {
-            let Some(option) = word.strip_prefix("--") else {
-                arguments.add("root", word);
+        while let Some(argument) = line.next() {
+            let Some(option) = argument.strip_prefix("--") else {
+                arguments.add("root", argument);
                 continue;
             };
             let (name, text) = match option.split_once('=') {
@@ -66,7 +66,7 @@ impl Arguments {
             };
             let mut value = || {
                 text.clone()
-                    .or_else(|| words.next())
+                    .or_else(|| line.next())
                     .expect("an option has a value")
             };
             match name {

@@ -87,9 +87,9 @@ fn body_above_max_body_size_is_413() {
     let site = Site::new();
     site.program("echo", ECHO);
     let server = site.serve("max-body-size = \"10KiB\"");
-    let told = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10241\r\n\r\n";
-    assert_eq!(exchange(&server, told).status, 413);
-    let expecting = told.replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
+    let request = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10241\r\n\r\n";
+    assert_eq!(exchange(&server, request).status, 413);
+    let expecting = request.replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!(exchange(&server, expecting).status, 413, "not invited");
     let head = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(4096));

@@ -172,8 +172,8 @@ fn compiled(site: &Site, text: &str) -> PathBuf {
         .arg(clients().join("headway_direct.c"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{said}");
+    let expected_text = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{expected_text}");
     program
 }
 
@@ -564,15 +564,15 @@ fn example_programs_work_when_built_as_documented() {
     );
     let server = site.serve_configured(&text);
     let mut stream = server.connect();
-    for place in ["c", "python", "piped/c", "piped/python", "c", "python"] {
+    for prefix in ["c", "python", "piped/c", "piped/python", "c", "python"] {
         for size in [0, 10, 200_000] {
             let mut sender = stream.try_clone().unwrap();
-            let request = post(&format!("/{place}/x?y"), &contents(size));
+            let request = post(&format!("/{prefix}/x?y"), &contents(size));
             let sending = std::thread::spawn(move || send(&mut sender, request));
             let response = receive(&mut stream).unwrap();
             sending.join().unwrap();
-            let said = format!("POST /{place}/x?y with {size} bytes\n");
-            assert_eq!((response.status, response.text()), (200, said));
+            let expected_text = format!("POST /{prefix}/x?y with {size} bytes\n");
+            assert_eq!((response.status, response.text()), (200, expected_text));
         }
     }
     assert_eq!(counter(&server, "connections_accepted"), 1);

@@ -60,7 +60,7 @@ fn invalid_program_response_is_502() {
     );
     is_well(&server);
     let log = server.stop();
-    for words in [
+    for part in [
         "cgi/silent: the response is empty",
         "fails",
         "exited with code 3",
@@ -68,7 +68,7 @@ fn invalid_program_response_is_502() {
         "cgi/cut-head: the response ended inside its head",
         "none of Content-Type, Location and Status",
     ] {
-        assert!(log.contains(words), "{words}\n{log}");
+        assert!(log.contains(part), "{part}\n{log}");
     }
 }
 

@@ -18,7 +18,7 @@ fn program_requests_queue_or_get_503_above_the_concurrency_limit() {
                 &mut stream,
                 "GET /cgi-bin/waits HTTP/1.1\r\nHost: x\r\n\r\n",
             );
-            server.wait_for("its place", |server| {
+            server.wait_for("its slot", |server| {
                 counter(server, "cgi_processes") + counter(server, "handler_queue_length")
                     == number + 1
             });
@@ -60,7 +60,7 @@ fn queue_slot_is_freed_when_the_client_disconnects() {
             &mut stream,
             "GET /cgi-bin/waits HTTP/1.1\r\nHost: x\r\n\r\n",
         );
-        server.wait_for("its place", |server| {
+        server.wait_for("its slot", |server| {
             counter(server, "handler_queue_length") == 1
         });
         drop(stream);

@@ -145,14 +145,14 @@ fn program_cannot_exceed_processes_max() {
         "timeout = \"2s\"\nprocesses-max = 40",
     );
     let response = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| get(&server, "/cgi-bin/bomb"));
+        let request = scope.spawn(|| get(&server, "/cgi-bin/bomb"));
         let mut most = 0;
-        while !asked.is_finished() {
+        while !request.is_finished() {
             most = most.max(running(64_977));
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!((3..=41).contains(&most), "{most} processes");
-        asked.join().unwrap()
+        request.join().unwrap()
     });
     assert!(matches!(response.status, 502 | 504), "{}", response.status);
     // The spawner is this user, too.

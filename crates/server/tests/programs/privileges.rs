@@ -184,9 +184,9 @@ fn configuration_is_rejected_when_the_program_user_cannot_be_assumed_or_the_work
         let file = site.path("check.toml");
         fs::write(&file, text).unwrap();
         let binary = Path::new(PROGRAM);
-        let words = [wrapper, &[binary.to_str().unwrap(), "serve", "--check"]].concat();
-        let output = Command::new(words[0])
-            .args(&words[1..])
+        let command = [wrapper, &[binary.to_str().unwrap(), "serve", "--check"]].concat();
+        let output = Command::new(command[0])
+            .args(&command[1..])
             .arg(site.path("root"))
             .arg("--config")
             .arg(&file)

@@ -13,8 +13,8 @@ const HANDS_OVER: &str = "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /kept/a.txt\r\nCo
 const TEXT: &str = "what is kept\n";
 
 /// An upstream at `/app/` with this response, and files that only it can have sent.
-fn serve(site: &Site, words: &'static str) -> Server {
-    let upstream = FakeUpstream::saying(words);
+fn serve(site: &Site, raw: &'static str) -> Server {
+    let upstream = FakeUpstream::sending(raw);
     fs::create_dir_all(site.path("root/kept")).unwrap();
     fs::write(site.path("root/kept/a.txt"), TEXT).unwrap();
     site.program("away", "printf 'Location: /kept/a.txt\\n\\n'");
@@ -102,8 +102,8 @@ fn accel_redirect_keeps_upstream_headers() {
 #[test]
 fn accel_redirect_drops_upstream_headers_when_the_file_is_missing() {
     let site = Site::new();
-    let words = "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /kept/none\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n";
-    let server = serve(&site, words);
+    let raw = "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /kept/none\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n";
+    let server = serve(&site, raw);
     let mut stream = server.connect();
     send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
     let response = receive(&mut stream).unwrap();

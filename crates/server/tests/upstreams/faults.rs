@@ -36,10 +36,10 @@ impl FakeUpstream {
     }
 
     /// An upstream that reads the head of a request, sends this response, and closes.
-    pub fn saying(words: &'static str) -> FakeUpstream {
+    pub fn sending(raw: &'static str) -> FakeUpstream {
         FakeUpstream::new(move |mut stream| {
             if read_head(&mut stream).is_some() {
-                let _ = stream.write_all(words.as_bytes());
+                let _ = stream.write_all(raw.as_bytes());
                 let _ = stream.shutdown(Shutdown::Write);
                 let _ = stream.read_to_end(&mut Vec::new());
             }
@@ -80,7 +80,7 @@ pub const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
 #[test]
 fn upstream_failures_become_502_503_or_504() {
     let site = Site::new();
-    for (words, expected) in [
+    for (raw, expected) in [
         ("", 502),
         ("HTTP/1.1 200 OK\r\nContent-Le", 502),
         ("SSH-2.0-OpenSSH\r\n", 502),
@@ -96,9 +96,9 @@ fn upstream_failures_become_502_503_or_504() {
         ("HTTP/1.0 404 No\r\n\r\nnothing", 404),
         (GOOD, 200),
     ] {
-        let upstream = FakeUpstream::saying(words);
+        let upstream = FakeUpstream::sending(raw);
         let server = proxy(&site, &[&upstream.address], "");
-        assert_eq!(get(&server, "/app/x").status, expected, "{words:?}");
+        assert_eq!(get(&server, "/app/x").status, expected, "{raw:?}");
         is_well(&server);
     }
     let server = proxy(&site, &[&refused_address()], "");
@@ -108,6 +108,31 @@ fn upstream_failures_become_502_503_or_504() {
         "refused_address listens"
     );
     assert!(counter(&server, "upstream_failures") > 0);
+    is_well(&server);
+}
+
+#[test]
+fn upstream_gets_the_path_that_chose_the_location() {
+    let site = Site::new();
+    let upstream = FakeUpstream::new(|mut stream| {
+        while let Some(head) = read_head(&mut stream) {
+            let line = head.lines().next().unwrap_or_default();
+            let length = line.len();
+            let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{line}");
+            let _ = stream.write_all(response.as_bytes());
+        }
+    });
+    let server = proxy(&site, &[&upstream.address], "");
+    for (target, line) in [
+        ("/x/../app/20?q=..", "GET /app/20?q=.. HTTP/1.1"),
+        ("//app//20", "GET /app/20 HTTP/1.1"),
+        ("/app/%2e%2e/app/x", "GET /app/x HTTP/1.1"),
+        ("/%61pp/a%3Bb", "GET /app/a%3Bb HTTP/1.1"),
+    ] {
+        assert_eq!(get(&server, target).text(), line, "{target}");
+    }
+    assert_eq!(get(&server, "/app/../x").status, 404);
+    assert_eq!(get(&server, "/app/../../x").status, 403);
     is_well(&server);
 }
 
@@ -133,7 +158,7 @@ fn excess_bytes_after_a_response_are_dropped() {
 #[test]
 fn control_characters_of_a_path_are_escaped_in_the_log() {
     let site = Site::new();
-    let upstream = FakeUpstream::saying("SSH-2.0-OpenSSH\r\n");
+    let upstream = FakeUpstream::sending("SSH-2.0-OpenSSH\r\n");
     let server = site.serve_configured(&format!(
         "[[location]]\nsuffix = \".app\"\nproxy = {:?}\n",
         upstream.address
@@ -155,18 +180,18 @@ pub fn is_cut_off(error: &str) -> bool {
 #[test]
 fn truncated_response_closes_the_client_connection() {
     let site = Site::new();
-    for words in [
+    for raw in [
         "HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\ngood",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngoodzz",
     ] {
-        let upstream = FakeUpstream::saying(words);
+        let upstream = FakeUpstream::sending(raw);
         let server = proxy(&site, &[&upstream.address], "");
         let mut stream = server.connect();
         send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
         match receive(&mut stream) {
-            Ok(response) => assert_eq!(response.status, 502, "{words:?}"),
-            Err(error) => assert!(is_cut_off(&error), "{words:?}: {error}"),
+            Ok(response) => assert_eq!(response.status, 502, "{raw:?}"),
+            Err(error) => assert!(is_cut_off(&error), "{raw:?}: {error}"),
         }
         is_well(&server);
     }
@@ -174,10 +199,10 @@ fn truncated_response_closes_the_client_connection() {
 
 /// An upstream that sends this response to every request, and then resets the connection instead of
 /// closing it.
-fn breaking_off(words: &'static str) -> FakeUpstream {
+fn breaking_off(raw: &'static str) -> FakeUpstream {
     FakeUpstream::new(move |mut stream| {
         let _ = stream.read(&mut [0; 5000]);
-        let _ = stream.write_all(words.as_bytes());
+        let _ = stream.write_all(raw.as_bytes());
         // With a linger time of zero, closing resets the connection.
         let at_once = Some(std::time::Duration::ZERO);
         rustix::net::sockopt::set_socket_linger(&stream, at_once).unwrap();
@@ -189,8 +214,8 @@ fn response_cut_off_by_a_reset_is_not_complete() {
     let site = Site::new();
     let http = "HTTP/1.0 200 OK\r\n\r\nhalf";
     let cgi = "Content-Type: a/b\r\n\r\nhalf";
-    for (protocol, words) in [("proxy", http), ("scgi", cgi)] {
-        let upstream = breaking_off(words);
+    for (protocol, raw) in [("proxy", http), ("scgi", cgi)] {
+        let upstream = breaking_off(raw);
         let server = site.serve_configured(&format!(
             "[[location]]\nprefix = \"/app/\"\n{protocol} = {:?}\n",
             upstream.address
@@ -227,15 +252,15 @@ fn ejections(server: &Server, address: &str) -> u64 {
 #[test]
 fn upstream_is_ejected_after_protocol_errors() {
     let site = Site::new();
-    for words in ["SSH-2.0-OpenSSH\r\n", "HTTP/1.1 200 OK\r\nContent-Le"] {
-        let (bad, good) = (FakeUpstream::saying(words), FakeUpstream::saying(GOOD));
+    for raw in ["SSH-2.0-OpenSSH\r\n", "HTTP/1.1 200 OK\r\nContent-Le"] {
+        let (bad, good) = (FakeUpstream::sending(raw), FakeUpstream::sending(GOOD));
         let server = proxy(&site, &[&bad.address, &good.address], "keepalive = 0");
         for _ in 0..12 {
             let status = get(&server, "/app/x").status;
             assert!(matches!(status, 200 | 502), "{status}");
         }
-        assert!(ejections(&server, &bad.address) > 0, "{words:?}");
-        assert_eq!(ejections(&server, &good.address), 0, "{words:?}");
+        assert!(ejections(&server, &bad.address) > 0, "{raw:?}");
+        assert_eq!(ejections(&server, &good.address), 0, "{raw:?}");
     }
 }
 
@@ -353,7 +378,7 @@ fn silent_upstream_is_answered_504() {
 #[test]
 fn proxy_request_is_retried_when_an_upstream_is_down() {
     let site = Site::new();
-    let good = FakeUpstream::saying(GOOD);
+    let good = FakeUpstream::sending(GOOD);
     let server = proxy(
         &site,
         &[&refused_address(), &good.address, &refused_address()],
@@ -371,7 +396,7 @@ fn proxy_request_is_retried_when_an_upstream_is_down() {
 #[test]
 fn status_shows_the_health_of_each_upstream() {
     let site = Site::new();
-    let (down, good) = (refused_address(), FakeUpstream::saying(GOOD));
+    let (down, good) = (refused_address(), FakeUpstream::sending(GOOD));
     let server = proxy(&site, &[&down, &good.address], "keepalive = 0");
     for _ in 0..12 {
         assert_eq!(get(&server, "/app/x").text(), "good");
@@ -403,7 +428,7 @@ fn request_is_retried_after_the_connect_timeout() {
     let site = Site::new();
     let (full, _queue) = full();
     let full = full.local_addr().unwrap().to_string();
-    let good = FakeUpstream::saying(GOOD);
+    let good = FakeUpstream::sending(GOOD);
     let more = "connect-timeout = \"100ms\"";
     let server = proxy(&site, &[&full, &good.address], more);
     for _ in 0..3 {
@@ -420,7 +445,7 @@ fn request_is_retried_after_the_connect_timeout() {
 #[test]
 fn unsafe_request_is_not_retried_after_it_was_sent() {
     let site = Site::new();
-    let dying = FakeUpstream::saying("");
+    let dying = FakeUpstream::sending("");
     let server = proxy(&site, &[&dying.address, &dying.address], "");
     assert_eq!(exchange(&server, post("/app/x", b"hello")).status, 502);
     assert_eq!(dying.count(), 1);
@@ -449,7 +474,7 @@ fn closed_idle_connection_is_replaced() {
 #[test]
 fn response_is_forwarded_when_the_upstream_ignores_the_body() {
     let site = Site::new();
-    let refusing = FakeUpstream::saying("HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno");
+    let refusing = FakeUpstream::sending("HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno");
     let server = proxy(&site, &[&refusing.address], "max-body-size = \"8MiB\"");
     let mut stream = server.connect();
     let mut sender = stream.try_clone().unwrap();

@@ -171,9 +171,9 @@ fn post_is_not_retried_when_its_reused_connection_closes() {
 fn request_is_retried_when_a_reused_connection_returns_garbage() {
     let site = Site::new();
     let upstream = FakeUpstream::new(|mut stream| {
-        for words in [GOOD, "nonsense\r\n\r\n"] {
+        for raw in [GOOD, "nonsense\r\n\r\n"] {
             if read_head(&mut stream).is_some() {
-                let _ = stream.write_all(words.as_bytes());
+                let _ = stream.write_all(raw.as_bytes());
             }
         }
     });

@@ -56,13 +56,13 @@ fn scgi_failures_become_error_responses() {
             "[[location]]\nprefix = \"/app/\"\nscgi = {addresses:?}\n{more}\n"
         ))
     };
-    let saying = |words: &'static str| {
+    let sending = |raw: &'static str| {
         FakeUpstream::new(move |mut stream| {
             let _ = stream.read(&mut [0; 5000]);
-            let _ = stream.write_all(words.as_bytes());
+            let _ = stream.write_all(raw.as_bytes());
         })
     };
-    for (words, expected) in [
+    for (raw, expected) in [
         ("", 502),
         ("Status: 200", 502),
         ("SCGI\r\n\r\n", 502),
@@ -70,12 +70,12 @@ fn scgi_failures_become_error_responses() {
         ("Status: 404 No\r\n\r\nnothing", 404),
         ("Content-Type: a/b\r\n\r\ngood", 200),
     ] {
-        let program = saying(words);
+        let program = sending(raw);
         let server = serve(&[&program.address], "");
-        assert_eq!(get(&server, "/app/x").status, expected, "{words:?}");
+        assert_eq!(get(&server, "/app/x").status, expected, "{raw:?}");
         is_well(&server);
     }
-    let short = saying("Content-Type: a/b\r\nContent-Length: 9\r\n\r\ngood");
+    let short = sending("Content-Type: a/b\r\nContent-Length: 9\r\n\r\ngood");
     let server = serve(&[&short.address], "");
     let mut stream = server.connect();
     send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -88,7 +88,7 @@ fn scgi_failures_become_error_responses() {
     assert_eq!(get(&server, "/app/x").status, 504);
     let server = serve(&[&refused_address()], "");
     assert_eq!(get(&server, "/app/x").status, 502);
-    let good = saying("Content-Type: a/b\r\n\r\ngood");
+    let good = sending("Content-Type: a/b\r\n\r\ngood");
     let server = serve(&[&refused_address(), &good.address], "");
     for _ in 0..4 {
         assert_eq!(get(&server, "/app/x").text(), "good");

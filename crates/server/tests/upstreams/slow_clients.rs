@@ -140,7 +140,7 @@ fn cgi_program_exits_while_a_slow_client_reads_its_response() {
         let mut slow = server.connect();
         send(&mut slow, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
         server.wait_for("its end", |_| site.note("done").exists());
-        server.wait_for("its place", |server| counter(server, "cgi_processes") == 0);
+        server.wait_for("its slot", |server| counter(server, "cgi_processes") == 0);
         let response = receive(&mut slow).unwrap();
         assert_eq!(response.body.len(), BYTES);
         assert!(response.body.iter().all(|byte| *byte == 0));

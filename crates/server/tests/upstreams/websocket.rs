@@ -22,12 +22,12 @@ fn agreeing(then: impl Fn(TcpStream) + Send + Sync + 'static) -> FakeUpstream {
         let Some(head) = read_head(&mut stream) else {
             return;
         };
-        let asked = [
+        let required = [
             "Upgrade: websocket\r\n",
             "Connection: Upgrade\r\n",
             "Key: abc\r\n",
         ];
-        if asked.iter().all(|line| head.contains(line)) {
+        if required.iter().all(|line| head.contains(line)) {
             stream.write_all(AGREED.as_bytes()).unwrap();
             then(stream);
         } else {
@@ -133,7 +133,7 @@ fn pass_both_ways(events: &str) {
 #[test]
 fn websocket_rejection_is_forwarded_as_an_ordinary_response() {
     let site = Site::new();
-    for (words, expected) in [
+    for (raw, expected) in [
         (GOOD, 200),
         ("HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\nno", 400),
         (
@@ -145,7 +145,7 @@ fn websocket_rejection_is_forwarded_as_an_ordinary_response() {
             502,
         ),
     ] {
-        let upstream = FakeUpstream::saying(words);
+        let upstream = FakeUpstream::sending(raw);
         let server = proxy(&site, &[&upstream.address], "");
         let mut stream = server.connect();
         send(&mut stream, UPGRADE);
@@ -153,14 +153,10 @@ fn websocket_rejection_is_forwarded_as_an_ordinary_response() {
         assert_eq!(
             (response.status, response.field("Upgrade")),
             (expected, None),
-            "{words:?}"
+            "{raw:?}"
         );
         send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(
-            receive(&mut stream).unwrap().text(),
-            "a file\n",
-            "{words:?}"
-        );
+        assert_eq!(receive(&mut stream).unwrap().text(), "a file\n", "{raw:?}");
         assert_eq!(counter(&server, "upgrades"), 0);
         is_well(&server);
     }

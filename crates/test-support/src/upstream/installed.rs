@@ -79,7 +79,7 @@ http {{
   server {{
     listen unix:{path}/socket; root {path};
     location /chunked/ {{ alias {path}/; ssi on; ssi_types text/plain application/octet-stream; }}
-    location /told {{ return 200 "$host|$http_forwarded|$http_x_forwarded_for|$http_via|$http_x_own|$http_connection|$request_uri"; }}
+    location /request {{ return 200 "$host|$http_forwarded|$http_x_forwarded_for|$http_via|$http_x_own|$http_connection|$request_uri"; }}
     location /old {{ keepalive_timeout 0; try_files /a.txt =404; }}
   }}
 }}
@@ -98,7 +98,7 @@ http {{
         .collect()
 }
 
-/// nginx as an HTTP/1.1 server with a few files, and `/told`, which returns the request it got.
+/// nginx as an HTTP/1.1 server with a few files, and `/request`, which returns the request it got.
 pub fn nginx(test: &str) -> Option<TestServer> {
     TestServer::start(test, &["nginx"], arrange_nginx)
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use headway_base::format::printable;
 use headway_debox::TraceLevel;
 
 use super::Style;
@@ -21,7 +22,7 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
         Some(Outcome::Signal(signal)) => format!(", killed by signal {signal}"),
         None => String::new(),
     };
-    let mut out = style.heading(&cut(&what, style.width));
+    let mut out = style.heading(&cut(&printable(&what), style.width));
     let _ = writeln!(
         out,
         "\n{} in {}, {}{how}",
@@ -99,6 +100,7 @@ pub(super) fn wrapped(text: &str, mark: &str, width: usize) -> String {
     let mut out = mark.to_owned();
     let mut column = indent;
     for word in text.split_whitespace() {
+        let word = printable(word);
         let length = word.chars().count();
         if column > indent && column + 1 + length > width {
             out.push('\n');
@@ -109,7 +111,7 @@ pub(super) fn wrapped(text: &str, mark: &str, width: usize) -> String {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
+        out.push_str(&word);
         column += length;
     }
     out.push('\n');

@@ -1,5 +1,7 @@
 //! The longest calls that were kept, on a time line.
 
+use headway_base::format::printable;
+
 use super::Style;
 use crate::model::{FunctionAt, KeptCall, Trace};
 use crate::table::Table;
@@ -113,7 +115,7 @@ fn with_details(trace: &Trace, longest: &[&KeptCall], lines: &str) -> String {
                 .locations
                 .get(*location)
                 .map_or(NONE.into(), |location| location.description());
-            out.push_str(&format!("      ← {description}\n"));
+            out.push_str(&format!("      ← {}\n", printable(&description)));
         }
         if kept.stack.len() > FRAMES_MAX + 1 {
             out.push_str(&format!(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use headway_counters::schedule::measure::{MeasureError, Program, SlowDownPlan, is_one_core};
+use headway_latency::format::printable;
 
 use super::super::{Failure, signals};
 use super::{MATRIX_MARK, replaceable, write_matrix};
@@ -114,7 +115,7 @@ impl Measure {
     fn print_line(&self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the measurement.
-            let _ = writeln!(io::stderr(), "{line}");
+            let _ = writeln!(io::stderr(), "{}", printable(line));
         }
     }
 }

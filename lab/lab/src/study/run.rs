@@ -537,12 +537,13 @@ fn outcome(directory: &std::path::Path) -> String {
         Verdict::Suspect => "suspect",
         Verdict::Invalid => "invalid",
     };
+    let time = |us: Option<f64>| us.map_or("–".to_owned(), format::time_us);
     format!(
         "{verdict}, {} good responses/s, mean {}, p50 {}, p95 {}, {} errors",
         format::number(summary.rate_rps),
-        format::time_us(summary.mean_us),
-        format::time_us(summary.p50_us),
-        format::time_us(summary.p95_us),
+        time(summary.mean_us),
+        time(summary.p50_us),
+        time(summary.p95_us),
         summary.errors,
     )
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
-use headway_config::Handler;
+use headway_config::HandlerConfig;
 use headway_connection::{
     ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, LookupFor, Next,
     PendingResponse, Phase,
@@ -96,7 +96,7 @@ impl Turn<'_> {
     ) -> Next {
         let route = self.context.routes.get(number);
         let encoded = match (&route.location.handler, route.own()) {
-            (Handler::Application(named), Some((_, directory))) => {
+            (HandlerConfig::Application(named), Some((_, directory))) => {
                 job.encode(&named.name, directory)
             }
             _ => None,
@@ -145,13 +145,13 @@ impl Turn<'_> {
                 Some(looked_up) => looked_up,
                 None => {
                     let lookup = &mut self.files.lookup;
-                    let entry = lookup.find(root, path, self.context.lookup());
+                    let entry = lookup.find(root, path, self.context.lookup_context());
                     entry.ok_or(Unready::Unknown)?.into()
                 }
             };
             match &entry.answer {
                 Answer::File(_) => {}
-                Answer::Failed(Failure::Exhausted) if self.files.free_descriptors(self.context) => {
+                Answer::Failed(Failure::Exhausted) if self.files.release_reserve(self.context) => {
                     self.files.lookup.invalidate(root, path);
                     continue;
                 }
@@ -167,7 +167,7 @@ impl Turn<'_> {
                 }
                 Err(CacheMiss::Changed) => {
                     self.files.lookup.invalidate(root, path);
-                    if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+                    if request.count_helper_request(0) > HELPER_REQUESTS_MAX {
                         break;
                     }
                 }

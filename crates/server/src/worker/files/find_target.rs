@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use headway_config::{Handler, PathMatch, Protocol};
+use headway_config::{HandlerConfig, PathMatch, Protocol};
 use headway_connection::{Connection, Delegate};
 use headway_files::{Answer, RootId, Waiter};
 use headway_gateway::cgi::ScriptSplit;
@@ -78,8 +78,8 @@ impl StaticFiles {
             return Break(NoTarget::Error(Status::NOT_FOUND));
         }
         match route.location.handler {
-            Handler::Files => Continue(Target::Files(None)),
-            Handler::Application(_) => {
+            HandlerConfig::Files => Continue(Target::Files(None)),
+            HandlerConfig::Application(_) => {
                 Continue(Target::Delegate(Delegate::Application(route.number)))
             }
             _ => match StaticFiles::owner(context, &route, site, &path.bytes) {
@@ -99,19 +99,20 @@ impl StaticFiles {
         path: &[u8],
     ) -> Option<ProgramName> {
         match &route.location.handler {
-            Handler::Direct(_) | Handler::Pipe(_) => {
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 let whole = [b"/", path].concat();
                 Some(context.routes.only_program(route, site, &whole))
             }
-            Handler::Upstreams(upstreams)
+            HandlerConfig::Upstreams(upstreams)
                 if upstreams.protocol == Protocol::Proxy
                     || matches!(route.location.path, PathMatch::Prefix(_)) =>
             {
                 Some(context.routes.application(route, site, path))
             }
-            Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::Application(_) => {
-                None
-            }
+            HandlerConfig::Files
+            | HandlerConfig::Cgi(_)
+            | HandlerConfig::Upstreams(_)
+            | HandlerConfig::Application(_) => None,
         }
     }
 
@@ -217,7 +218,7 @@ impl StaticFiles {
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
                 _ if !search.may_enter(route) => Some(Break(NoTarget::Error(Status::NOT_FOUND))),
-                Handler::Files => None,
+                HandlerConfig::Files => None,
                 // Never served as a file, which would show the source of the program.
                 _ => Some(match StaticFiles::owner(context, route, site, &file) {
                     Some(program) => Continue(Target::Program(program)),
@@ -242,7 +243,7 @@ impl StaticFiles {
         if let Some(looked_up) = search.looked_up.take() {
             return Continue(looked_up);
         }
-        if let Some(entry) = self.lookup.find(root, name, context.lookup()) {
+        if let Some(entry) = self.lookup.find(root, name, context.lookup_context()) {
             return Continue(entry.into());
         }
         Break(

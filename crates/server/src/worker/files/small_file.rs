@@ -43,7 +43,7 @@ impl StaticFiles {
         context: &mut LoopContext,
         entry: &Rc<Entry>,
         representation: &Representation<'_>,
-        copy: Option<&LoadedContent>,
+        loaded: Option<&LoadedContent>,
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
         let variant = representation.variant;
         if let Some(content) = &*entry.prepared.responses[variant].borrow() {
@@ -51,7 +51,7 @@ impl StaticFiles {
             return Ok(content.clone());
         }
         let file = representation.file.open().ok_or(CacheMiss::Changed)?;
-        let content = match copy {
+        let content = match loaded {
             Some(LoadedContent::Bytes(bytes)) => {
                 StaticFiles::expect_unchanged(context, bytes.len() as u64, &file)?;
                 self.build_cached(context, representation, bytes)
@@ -64,7 +64,7 @@ impl StaticFiles {
                 if body.len() < size {
                     body.resize(size, 0);
                 }
-                let read = StaticFiles::read_small_file(context, copy, &file, &mut body[..size]);
+                let read = StaticFiles::read_small_file(context, loaded, &file, &mut body[..size]);
                 let content =
                     read.map(|()| self.build_cached(context, representation, &body[..size]));
                 self.body = body;
@@ -96,7 +96,7 @@ impl StaticFiles {
     ) -> Rc<CachedResponse> {
         let plain = ResponseContext {
             keep_alive: true,
-            ..ResponseContext::for_unparsed(&context.response_settings, &context.date, false)
+            ..ResponseContext::without_request(&context.response_settings, &context.date, false)
         };
         let total = self.response_cache.used_bytes();
         Rc::new(headway_respond::build_cached(
@@ -123,14 +123,14 @@ impl StaticFiles {
     /// Reads all of `file`, or of a helper's copy, into `body`, which has its size.
     pub(in crate::worker) fn read_small_file(
         context: &LoopContext,
-        copy: Option<&LoadedContent>,
+        loaded: Option<&LoadedContent>,
         file: &OpenFile,
         body: &mut [u8],
     ) -> Result<(), CacheMiss> {
-        if copy.is_some_and(|copy| copy.length() != file.meta().size) {
+        if loaded.is_some_and(|loaded| loaded.length() != file.meta().size) {
             return Err(CacheMiss::Changed);
         }
-        match copy {
+        match loaded {
             Some(LoadedContent::Bytes(bytes)) => body.copy_from_slice(bytes),
             Some(LoadedContent::File(copy)) => StaticFiles::read_all(context, copy, body)?,
             None => StaticFiles::read_all(context, file, body)?,
@@ -218,16 +218,16 @@ impl StaticFiles {
         entry.prepared.pin_requested.set(false);
         let size = file.meta().size;
         let waiter = connection.waiter(request);
-        let asks = request.count_chunk_request(0);
+        let jobs = request.count_helper_request(0);
         match miss {
-            _ if asks <= READ_INS_MAX && context.pool.may_fetch(size) => {
+            _ if jobs <= READ_INS_MAX && context.pool.may_fetch(size) => {
                 context.pool.submit_fetch(file, size, waiter)
             }
-            CacheMiss::NotResident if asks <= READ_INS_MAX => {
+            CacheMiss::NotResident if jobs <= READ_INS_MAX => {
                 context.pool.submit_read_in(file, 0, size, Some(waiter))
             }
             // A hole in a tmpfs file never becomes resident, so a helper must copy it.
-            _ if asks <= HELPER_REQUESTS_MAX => context.pool.submit_copy(file, 0, size, waiter),
+            _ if jobs <= HELPER_REQUESTS_MAX => context.pool.submit_copy(file, 0, size, waiter),
             _ => Err(Full),
         }
     }

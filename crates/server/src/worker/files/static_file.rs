@@ -1,7 +1,7 @@
 //! The way of a request for a file from its path to the last byte, from top to bottom.
 //!
 //! 1. [`StaticFiles::start`] skips a body and checks method and path.
-//! 2. `look_up` takes the path from the file cache or probes it; otherwise a helper opens the file.
+//! 2. `look_up` takes the path from the file cache or probes it; otherwise a helper opens the file, and reads it if it is small.
 //! 3. `respond` leaves listings and redirects to their handlers.
 //! 4. `respond_with_file` gets the content: a whole response from the response cache, a small file
 //!    from memory ([`small_file`](super::small_file)), or the open file.
@@ -75,7 +75,8 @@ impl StaticFiles {
         let status = match (request.head.method(), request.head.path()) {
             (Method::Options, _) => {
                 let head = request.head.head();
-                let response = headway_respond::options(&context.response(&head, connection));
+                let response =
+                    headway_respond::options(&context.response_context(&head, connection));
                 return Break(context.start_response(connection, request, response));
             }
             (Method::Other(_), _) => Status::METHOD_NOT_ALLOWED,
@@ -102,7 +103,7 @@ impl StaticFiles {
             // What the helper has read belongs to the old version.
             drop(looked_up);
             request = self.forget(context, connection, request)?;
-            if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+            if request.count_helper_request(0) > HELPER_REQUESTS_MAX {
                 return Break(context.send_overloaded(connection, request));
             }
         }
@@ -123,7 +124,7 @@ impl StaticFiles {
         request: Box<Request>,
     ) -> Step<(Box<Request>, LookedUp)> {
         let (root, path) = (request.virtual_host, request.path());
-        if let Some(entry) = self.lookup.find(root, path, context.lookup()) {
+        if let Some(entry) = self.lookup.find(root, path, context.lookup_context()) {
             return Continue((request, entry.into()));
         }
         let waiter = connection.waiter(&request);
@@ -148,10 +149,12 @@ impl StaticFiles {
         if context.routes.is_empty() {
             return Continue(request);
         }
-        Break(match request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
-            true => context.send_overloaded(connection, request),
-            false => Next::Start(request),
-        })
+        Break(
+            match request.count_helper_request(0) > HELPER_REQUESTS_MAX {
+                true => context.send_overloaded(connection, request),
+                false => Next::Start(request),
+            },
+        )
     }
 
     /// Responds with what the path names. The request goes on if the file has changed or was closed:
@@ -173,7 +176,7 @@ impl StaticFiles {
             Answer::Redirect => Next::Delegate(request, Delegate::Redirect),
             Answer::Directory if has_listing => Next::Delegate(request, Delegate::Listing),
             Answer::Directory => context.send_error(connection, request, Status::FORBIDDEN),
-            Answer::Failed(Failure::Exhausted) if self.free_descriptors(context) => {
+            Answer::Failed(Failure::Exhausted) if self.release_reserve(context) => {
                 return Continue(request);
             }
             Answer::Failed(failure) => context.send_failure(connection, request, *failure),
@@ -232,7 +235,7 @@ impl StaticFiles {
         // headers.
         representation.handed = handed.as_deref();
         let head = request.head.head();
-        let response_context = context.response(&head, connection);
+        let response_context = context.response_context(&head, connection);
         let response =
             headway_respond::file(&response_context, &head, &representation, &source, host);
         Break(context.start_response(connection, request, response))
@@ -251,14 +254,17 @@ fn send_cached(
     input: &[u8],
 ) -> Option<SendProgress> {
     let mut cached = entry.prepared.responses[variant].borrow_mut();
-    let content = cached.as_mut()?;
+    let cached_response = cached.as_mut()?;
     let keep_alive = connection.keep_alive;
-    if content.date_second != context.date.second || !content.is_for_keep_alive(keep_alive) {
-        let content = Rc::get_mut(content)?;
-        content.set_date(context.date.second, &context.date.text);
-        content.set_keep_alive(keep_alive);
+    if cached_response.date_second != context.date.second
+        || !cached_response.is_for_keep_alive(keep_alive)
+    {
+        // Fails while another connection sends it; then the response is built again.
+        let cached_response = Rc::get_mut(cached_response)?;
+        cached_response.set_date(context.date.second, &context.date.text);
+        cached_response.set_keep_alive(keep_alive);
     }
-    let response = &content.bytes[content.start..];
+    let response = &cached_response.bytes[cached_response.start..];
     let (socket, more) = (&connection.socket, holds_a_head(input));
     let sent = match context.config.research.eager_write {
         true => headway_send::send_whole(socket, response, more, &context.tracer),
@@ -277,13 +283,13 @@ fn send_cached(
     let outgoing = &mut connection.outgoing;
     (outgoing.status, outgoing.method) = (200, request.method);
     outgoing.sent_bytes = sent as u64;
-    outgoing.head_bytes = (content.body_at - content.start) as u64;
+    outgoing.head_bytes = (cached_response.body_at - cached_response.start) as u64;
     if sent == response.len() {
         return Some(SendProgress::Finished);
     }
-    let rest = content.start + sent..content.bytes.len();
+    let rest = cached_response.start + sent..cached_response.bytes.len();
     outgoing
         .pieces
-        .push_back(Piece::Cached(content.clone(), rest));
+        .push_back(Piece::Cached(cached_response.clone(), rest));
     Some(SendProgress::SocketFull)
 }

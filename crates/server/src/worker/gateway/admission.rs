@@ -7,6 +7,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::time::Instant;
 
+use headway_config::HandlerConfig;
 use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
@@ -85,16 +86,14 @@ impl Gateway {
         let time_max_ms = location.request_timeout_ms;
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
-            headway_config::Handler::Direct(_) | headway_config::Handler::Pipe(_) => true,
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
             _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
         let reader = match is_nph(&program) {
-            _ if matches!(location.handler, headway_config::Handler::Upstreams(_)) => {
-                Reader::Upstream
-            }
-            true if matches!(location.handler, headway_config::Handler::Cgi(_)) => {
+            _ if matches!(location.handler, HandlerConfig::Upstreams(_)) => Reader::Upstream,
+            true if matches!(location.handler, HandlerConfig::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
             _ => Reader::Cgi(ResponseReader::new(

@@ -94,7 +94,7 @@ impl Gateway {
         upload.spooled_bytes += upload.waiting.len() as u64;
         upload.waiting.clear();
         upload.spooling = true;
-        exchange.request.admitted = true;
+        exchange.request.had_helper = true;
         Gateway::renew_deadline(context, connection, exchange);
         Continue(())
     }
@@ -157,7 +157,7 @@ impl Gateway {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         upload.reading_back = true;
-        exchange.request.admitted = true;
+        exchange.request.had_helper = true;
         Continue(())
     }
 

@@ -21,7 +21,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_config::Handler;
+use headway_config::HandlerConfig;
 use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Token};
 use headway_http::{Method, Status, Version};
@@ -93,7 +93,9 @@ impl Gateway {
     /// Starts one more process of a location, unless the limit is reached or the last one failed
     /// too recently.
     fn start_process(&mut self, context: &mut LoopContext, route: &Route) {
-        let (Handler::Direct(command) | Handler::Pipe(command)) = &route.location.handler else {
+        let (HandlerConfig::Direct(command) | HandlerConfig::Pipe(command)) =
+            &route.location.handler
+        else {
             return;
         };
         let many = self.direct.count(route.number) >= route.location.concurrency as usize;
@@ -120,7 +122,7 @@ impl Gateway {
             route: route.number,
             socket: ours,
             state: ProcessState::Starting,
-            piped: matches!(route.location.handler, Handler::Pipe(_)),
+            piped: matches!(route.location.handler, HandlerConfig::Pipe(_)),
             watched: true,
             born_ms: context.now_ms,
             served: false,

@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
-use headway_config::Handler;
+use headway_config::HandlerConfig;
 use headway_connection::{Connection, Exchange, Reader};
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
@@ -189,7 +189,7 @@ impl Gateway {
     fn may_upgrade(&self, context: &LoopContext, exchange: &Exchange) -> bool {
         let route = context.routes.get(exchange.program.route);
         match &route.location.handler {
-            Handler::Upstreams(upstreams) => {
+            HandlerConfig::Upstreams(upstreams) => {
                 self.has_upgrade_slot(route.number, upstreams.max_upgrades)
             }
             _ => false,
@@ -309,7 +309,7 @@ impl Gateway {
         body_bytes: usize,
     ) {
         let head = exchange.request.head.head();
-        let context = context.response(&head, connection);
+        let context = context.response_context(&head, connection);
         let complete = exchange.download.ended.then_some(body_bytes as u64);
         let status = response.status;
         let (bytes, frame, keep_alive) = begin_response(&context, response, complete);

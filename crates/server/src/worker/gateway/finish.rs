@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow::Break;
 
-use headway_config::Handler;
+use headway_config::HandlerConfig;
 use headway_connection::{Connection, Exchange, Next, Stage};
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
 use headway_http::Status;
@@ -164,7 +164,7 @@ impl Gateway {
     /// Whether the handler outlives the request (everything but CGI).
     fn has_no_program(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
-        !matches!(location.handler, Handler::Cgi(_))
+        !matches!(location.handler, HandlerConfig::Cgi(_))
     }
 
     fn close_streams(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {

@@ -111,7 +111,7 @@ impl Gateway {
                 let mut request = context.make_request(&head, &bytes);
                 request.started = exchange.request.started;
                 request.redirects = redirects;
-                request.admitted = exchange.request.admitted;
+                request.had_helper = exchange.request.had_helper;
                 request.accel_fields = redirect.accel_fields.map(Rc::new);
                 context.requests.recycle(exchange.request);
                 Next::Start(request)

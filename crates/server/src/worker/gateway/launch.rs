@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::OwnedFd;
 
-use headway_config::{Cgi, Handler, Streams};
+use headway_config::{Cgi, HandlerConfig, Streams};
 use headway_connection::{Channel, Connection, Exchange, Stage};
 use headway_gateway::cgi::Variables;
 use headway_http::{Framing, Head, Method, Status};
@@ -42,13 +42,15 @@ impl Gateway {
     ) -> ExchangeStep {
         let route = context.routes.get(exchange.program.route).clone();
         let cgi = match &route.location.handler {
-            Handler::Cgi(cgi) => cgi,
-            Handler::Direct(_) | Handler::Pipe(_) => {
+            HandlerConfig::Cgi(cgi) => cgi,
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 return self.hand_off(context, connection, exchange, &route);
             }
-            Handler::Upstreams(_) => return self.start_upstream(context, connection, exchange),
+            HandlerConfig::Upstreams(_) => {
+                return self.start_upstream(context, connection, exchange);
+            }
             // These have no exchange.
-            Handler::Files | Handler::Application(_) => {
+            HandlerConfig::Files | HandlerConfig::Application(_) => {
                 return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
             }
         };
@@ -83,7 +85,7 @@ impl Gateway {
         let route = context.routes.get(exchange.program.route);
         // A forked program gets no process tag: no orphan reaper looks for its descendants.
         let process_tag = match &route.location.handler {
-            Handler::Cgi(cgi) if cgi.fork_in_server => 0,
+            HandlerConfig::Cgi(cgi) if cgi.fork_in_server => 0,
             _ => self.process_tags.of(exchange.id),
         };
         Some(launch(route, &exchange.program, variables, process_tag))

@@ -84,7 +84,7 @@ impl Gateway {
             response_buffer.written_bytes += bytes;
             response_buffer.spooling = true;
             context.counters.handler_response_spooled_bytes += bytes;
-            exchange.request.admitted = true;
+            exchange.request.had_helper = true;
         }
     }
 
@@ -153,7 +153,7 @@ impl Gateway {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         response_buffer.reading_back = true;
-        exchange.request.admitted = true;
+        exchange.request.had_helper = true;
         Gateway::renew_deadline(context, connection, exchange);
         Continue(())
     }

@@ -17,7 +17,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
 
-use headway_config::Handler;
+use headway_config::HandlerConfig;
 use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Ready};
 use headway_gateway::upstream::{AttemptStage, Unavailable, UpstreamOutcome};
@@ -56,7 +56,7 @@ impl Gateway {
         status: Status,
     ) -> ExchangeStep {
         let route = context.routes.get(exchange.program.route).clone();
-        let Handler::Upstreams(upstreams) = &route.location.handler else {
+        let HandlerConfig::Upstreams(upstreams) = &route.location.handler else {
             return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
         };
         let now_ms = context.now_ms;

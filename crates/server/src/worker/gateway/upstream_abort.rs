@@ -5,7 +5,7 @@
 //! request ends. Then the connection is idle again. An application that ignores the abort is
 //! disconnected after a timeout. There are never more such connections than `keepalive` allows.
 
-use headway_config::Handler;
+use headway_config::HandlerConfig;
 use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{Interest, Ready};
 use headway_gateway::fastcgi::Aborted;
@@ -57,7 +57,7 @@ impl Gateway {
     /// The client has left: cancels its request if the connection has keep-alive.
     pub(super) fn abort_upstream(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let route = context.routes.get(exchange.program.route).clone();
-        let Handler::Upstreams(upstreams) = &route.location.handler else {
+        let HandlerConfig::Upstreams(upstreams) = &route.location.handler else {
             return;
         };
         let may = |upstream: &UpstreamRequest| {

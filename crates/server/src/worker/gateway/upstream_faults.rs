@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
-use headway_config::{Handler, Protocol};
+use headway_config::{HandlerConfig, Protocol};
 use headway_connection::{Connection, Exchange, UpstreamRequest};
 use headway_gateway::upstream::{AttemptStage, Lease, UpstreamOutcome, is_idempotent, may_retry};
 use headway_gateway::{CodecError, InvalidResponse};
@@ -169,7 +169,7 @@ impl Gateway {
 
     fn is_proxied(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
-        matches!(&location.handler, Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
+        matches!(&location.handler, HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
     }
 
     /// Logs standard error of a FastCGI application: one message per line, control characters

@@ -4,7 +4,7 @@
 //! The gateway crate's selector chooses an upstream and remembers failures; its idle list keeps
 //! connections. Idle connections are watched, and closed when the upstream closes them.
 
-use headway_config::{Handler, Upstreams};
+use headway_config::{HandlerConfig, Upstreams};
 use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{Interest, Token};
 use headway_gateway::upstream::{
@@ -40,7 +40,7 @@ impl UpstreamPool {
         let kinds = (0..routes.len()).map(|number| &routes.get(number).location);
         kinds
             .map(|location| match &location.handler {
-                Handler::Upstreams(upstreams) => {
+                HandlerConfig::Upstreams(upstreams) => {
                     Some(UpstreamPool::new(upstreams, location.concurrency))
                 }
                 _ => None,

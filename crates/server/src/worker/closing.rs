@@ -1,0 +1,73 @@
+//! Closes connections, and releases what each of them holds in the parts.
+
+use std::os::fd::AsFd;
+
+use headway_connection::Phase;
+use headway_metrics::calls::Call;
+use rustix::net::Shutdown;
+
+use super::Worker;
+
+/// While draining, how long a client that has sent nothing yet may take to send a request.
+const FIRST_REQUEST_MS: u64 = 1_000;
+
+impl Worker {
+    /// Closes idle connections, and the others after their response: the worker ends.
+    pub(super) fn close_idle_connections(&mut self) {
+        for slot in self.context.connections.occupied() {
+            let Some(connection) = self.context.connections.get(slot) else {
+                continue;
+            };
+            let is_head = matches!(connection.phase, Phase::AwaitHead);
+            let silent = is_head && connection.rx_buffer.is_empty();
+            match (silent, connection.requests) {
+                (false, _) => connection.keep_alive = false,
+                // The first request may be on its way.
+                (true, 0) => {
+                    let deadline_ms = self.context.now_ms + FIRST_REQUEST_MS;
+                    self.context.deadlines.set(slot, deadline_ms);
+                }
+                (true, _) => self.close(slot),
+            }
+        }
+    }
+
+    /// Closes a connection and releases what it holds.
+    pub(super) fn close(&mut self, slot: usize) {
+        let context = &mut self.context;
+        let Some(mut connection) = context.connections.remove(slot) else {
+            return;
+        };
+        // Log an aborted response with the bytes that were sent.
+        if connection.outgoing.status != 0
+            && let Some(request) = connection.phase.request()
+        {
+            context.write_log(&connection, request);
+        }
+        if matches!(connection.phase, Phase::Exchange(_)) {
+            self.router.gateway.abandon(context, &mut connection);
+        }
+        if connection.handed_off {
+            // Another process may hold a copy of this socket, so closing ours would not end the
+            // connection.
+            let _ = context.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&connection.socket, Shutdown::Both)
+            });
+            // A program may have set SO_LINGER, which would make close block (socket(7)).
+            let _ = context.tracer.call(Call::SocketOption, || {
+                rustix::net::sockopt::set_socket_linger(&connection.socket, None)
+            });
+        }
+        if connection.phase.waits_for_a_helper() {
+            context.pool.leave(connection.token.0);
+        }
+        context.deadlines.clear(slot);
+        if connection.interest.is_some() {
+            context.events.forget(connection.socket.as_fd());
+        }
+        let client = connection.client.ip();
+        context.tracer.call(Call::Close, || drop(connection));
+        context.counters.connections_closed += 1;
+        self.acceptor.on_closed(context, client);
+    }
+}
