@@ -10,7 +10,6 @@ use headway_admission::parameters::derived::{
     ABANDONED_AFTER_US, CHECK_ALL_US, SAMPLE_INTERVAL_US,
 };
 use headway_admission::{Controller, Decision, ListenerPolicy, Observation, Settings};
-
 use headway_metrics::Counters;
 
 // The simulation supposes that the SYN filter remembers for as long as it does.

@@ -157,7 +157,7 @@ impl Listeners {
     }
 
     /// Number of listeners.
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.sockets.len() as u32
     }
 

@@ -4,6 +4,8 @@
 //! sockets fill up and the workers drop lines, so a full or slow disk costs log lines and nothing
 //! else. It ends when the master has ended, after writing what the workers still send.
 
+use headway_config::LogConfig;
+use headway_control::{Control, ControlError, FromLog, Received, ToLog};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -13,8 +15,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::queue::{PACKET_BYTES_MAX, newlines};
-use headway_config::LogConfig;
-use headway_control::{Control, ControlError, FromLog, Received, ToLog};
 
 /// Packets read from one worker before the next worker is served.
 const PACKETS_PER_WORKER: usize = 16;

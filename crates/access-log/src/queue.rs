@@ -4,12 +4,12 @@
 //! log process does not keep up, whole lines are dropped and counted; a client never waits for its
 //! log line.
 
+use headway_config::LogFormat;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::os::fd::BorrowedFd;
 
 use super::LogLine;
-use headway_config::LogFormat;
 
 /// Longest packet: well below the size of the socket's buffer, so that several fit.
 pub const PACKET_BYTES_MAX: usize = 60 * 1024;

@@ -57,10 +57,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             // The stages, and what they share.
             "accept",
+            "connection",
             "lookup",
             "respond",
             "send",
             "request",
+            "embedded",
             "access-log",
             "control",
             "config",
@@ -84,7 +86,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["config", "files", "gateway", "http", "request", "spawner"],
     ),
     ("send", &["config", "files", "metrics", "os", "request"]),
+    (
+        "connection",
+        &["embedded", "event", "files", "gateway", "http", "request"],
+    ),
+    // What the stages share.
     ("request", &["files", "gateway", "http", "metrics"]),
+    (
+        "embedded",
+        &["config", "files", "gateway", "http", "metrics", "request"],
+    ),
     ("access-log", &["config", "control"]),
     ("control", &["config", "metrics"]),
     ("spawner", &["config", "os"]),
@@ -96,7 +107,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("specweb-files", &[]),
     ("specweb", &["specweb-files"]),
     ("specweb-client", &["latency", "load", "specweb"]),
-    ("specweb-handler", &["server", "specweb"]),
+    ("specweb-handler", &["embedded", "specweb"]),
     ("lab", &["debox-bpf", "load", "latency", "os"]),
     ("report", &["latency"]),
     ("counters", &["lab", "latency", "load", "os"]),

@@ -16,9 +16,9 @@ use headway_event::{Interest, Token};
 use headway_files::OpenFile;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::{Lease, TriedUpstreams};
+use headway_request::{Charge, Frame, ProgramName, Request};
 
 use super::Body;
-use headway_request::{Charge, Frame, ProgramName, Request};
 
 /// Most body bytes that wait for the handler, except for what one more read adds.
 const BODY_BUFFER_BYTES_MAX: usize = 64 * 1024;

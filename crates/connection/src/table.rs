@@ -49,7 +49,7 @@ impl ConnectionTable {
     }
 
     /// The number of connections.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(slots.find(old), None);
         let new = slots.get(second).unwrap().token;
         assert_eq!(slots.find(new), Some(second));
-        assert_eq!(slots.len(), 1);
+        assert_eq!(slots.count(), 1);
     }
 }

@@ -2,8 +2,8 @@
 //! loop.
 //!
 //! A program that is a server names the applications it contains ([`Applications`]) among its
-//! extensions, at each of its entry points: for the configuration, the workers
-//! and the helpers. The configuration gives one of them a location: `application = "NAME"`.
+//! extensions, at each of its entry points: for the configuration, the workers and the helpers. The
+//! configuration gives one of them a location: `application = "NAME"`.
 //!
 //! An application decides, and the server does what may wait. For each request it returns an
 //! [`Action`]: a response, or work of which the result comes back to [`Application::resume`] with
@@ -81,11 +81,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 
+use headway_config::KnownApplications;
 use headway_files::protocol::CustomResult;
 use headway_files::{CustomJob, Failure, Meta, OpenFile};
 use headway_http::Target;
-
-use headway_config::KnownApplications;
 use headway_metrics::calls::{Call, Tracer};
 
 /// The applications that a program contains.

@@ -288,8 +288,7 @@ fn first_byte_runs_from_the_actual_start_when_the_request_was_late() {
         ..row
     };
     let found = analyze(&rows(1_000).into_iter().map(late).collect::<Vec<_>>());
-    let max =
-        |found: Option<Distribution>| found.expect("requests").max_us;
+    let max = |found: Option<Distribution>| found.expect("requests").max_us;
     assert_eq!(
         (
             max(found.first_byte),

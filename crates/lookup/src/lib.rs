@@ -29,9 +29,9 @@ use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, LoopResolver,
     Probe, Revalidation, RootId, Roots,
 };
-
+use headway_metrics::Counters;
 use headway_metrics::calls::{Call, Tracer};
-use headway_request::{CachedResponses, Counters, Entry};
+use headway_request::{CachedResponses, Entry};
 
 pub use virtual_hosts::VirtualHosts;
 

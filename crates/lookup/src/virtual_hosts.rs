@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
+use headway_config::Host;
 use headway_files::{RootConfig, RootId};
 use headway_http::media::MediaTypes;
 use headway_http::target::host_name;
-
-use headway_config::Host;
 use headway_request::VirtualHost;
 
 /// All virtual hosts; the first is the default.

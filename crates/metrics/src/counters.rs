@@ -8,10 +8,10 @@
 //! whose name is also its key in `/status.json`. The names follow the Prometheus conventions: the
 //! prefix `headway_` and, for counters, the suffix `_total` are added when the table is rendered.
 
+use headway_config::{HandlerConfig, Protocol};
 use serde::{Deserialize, Serialize};
 
 use super::{Histogram, HttpRequests};
-use headway_config::{HandlerConfig, Protocol};
 
 /// How a number behaves over time, and so how workers' numbers merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

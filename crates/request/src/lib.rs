@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use headway_files::{OpenFile, RootId};
+use headway_metrics::MethodLabel;
 
-pub use headway_metrics::{Counters, MethodLabel};
 pub use received::{Request, Requests};
 
 /// A file cache entry with its cached responses.

@@ -10,8 +10,7 @@ use std::time::Instant;
 use headway_files::RootId;
 use headway_gateway::FieldList;
 use headway_http::{Head, OwnedHead};
-
-use super::MethodLabel;
+use headway_metrics::MethodLabel;
 
 /// The most requests kept for reuse.
 const RECYCLED_MAX: usize = 64;

@@ -8,10 +8,10 @@ use headway_http::etag::Etag;
 use headway_http::multipart::Multipart;
 use headway_http::range::{self, Range, Ranges};
 use headway_http::{Head, Status};
+use headway_request::{Outgoing, Piece};
 
 use super::ResponseContext;
 use super::file::{ContentSource, Representation, modified_ns};
-use headway_request::{Outgoing, Piece};
 
 /// The ranges to send. Range applies to GET only, and only if If-Range matches (RFC 9110, 14.2).
 pub(super) fn requested_ranges(

@@ -2,9 +2,9 @@
 
 use headway_http::Status;
 use headway_http::response::HeadWriter;
+use headway_request::{Outgoing, Piece, VirtualHost};
 
 use super::{ALLOWED, ResponseContext};
-use headway_request::{Outgoing, Piece, VirtualHost};
 
 /// An error response. `size` is the length of the file, for status 416.
 pub fn error(

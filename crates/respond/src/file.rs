@@ -13,10 +13,10 @@ use headway_http::etag::Etag;
 use headway_http::range::{Range, Ranges};
 use headway_http::response::HeadWriter;
 use headway_http::{Head, Method, OwnedHead, Status, Version};
+use headway_request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost};
 
 use super::handlers::accel_redirect;
 use super::{ResponseContext, byte_ranges, error};
-use headway_request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost};
 
 /// The file variant to send.
 pub struct Representation<'a> {

@@ -21,15 +21,14 @@ mod response_cache;
 
 use std::rc::Rc;
 
+use headway_config::Config;
 use headway_files::OpenFile;
 use headway_http::media::MediaTypes;
 use headway_http::path::normalise;
 use headway_http::response::{FieldLines, HeadWriter, field_lines};
 use headway_http::{Head, Method, Status, Target, Version};
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-
-use headway_config::Config;
 use headway_request::{Outgoing, Piece};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 pub use error::error;
 pub use file::{ContentSource, Representation, build_cached, choose_variant, file, is_plain};

@@ -13,7 +13,6 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use headway_base::GreedyDualSize;
-
 use headway_request::{CachedResponse, Entry, Variant};
 
 /// The most entries checked per insertion, so that a cache full of popular responses costs bounded

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use headway_files::{CHUNK_BYTES, OpenFile};
+use headway_metrics::calls::Call;
 
 use super::{SendContext, SendProgress};
-use headway_metrics::calls::Call;
 
 /// The end of the chunk that contains `start`, or `end` if that comes first.
 pub(crate) fn end(start: u64, end: u64) -> u64 {

@@ -16,7 +16,6 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use headway_files::{CHUNK_BYTES, OpenFile, Residency};
-
 use headway_metrics::calls::{Call, Tracer};
 
 /// The most chunks that a caller of [`ChunkPool::fill`] may pin. The pool has at least twice as

@@ -15,10 +15,10 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use headway_files::{CHUNK_BYTES, OpenFile};
+use headway_request::{Outgoing, Piece};
 
 use super::chunk_pool::{ChunkPool, ChunkRead, ChunkSlot, PINNED_CHUNKS_MAX};
 use super::{PIECES_PER_CALL_MAX, SendContext, SendProgress, chunk, send_memory};
-use headway_request::{Outgoing, Piece};
 
 /// The size of the first read for a client whose socket buffer is unknown.
 const INITIAL_WRITE_BYTES: u64 = CHUNK_BYTES;

@@ -38,13 +38,13 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
+use headway_config::SendMethod;
 use headway_files::{OpenFile, Residency};
+use headway_metrics::Counters;
+use headway_metrics::calls::{Call, Tracer};
+use headway_request::Outgoing;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
-
-use headway_config::SendMethod;
-use headway_metrics::calls::{Call, Tracer};
-use headway_request::{Counters, Outgoing};
 
 pub use chunk_pool::ChunkPool;
 use chunk_pool::PINNED_CHUNKS_MAX;

@@ -8,12 +8,12 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use headway_files::OpenFile;
-
-use crate::{SendContext, SendFiles, SendProgress, chunk, sendfile};
 use headway_config::{Config, SendVariant};
+use headway_files::OpenFile;
 use headway_metrics::Counters;
 use headway_request::Outgoing;
+
+use crate::{SendContext, SendFiles, SendProgress, chunk, sendfile};
 
 use chunk_lru::ChunkLru;
 

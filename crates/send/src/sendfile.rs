@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use headway_files::{CHUNK_BYTES, OpenFile};
+use headway_metrics::calls::Call;
+use headway_request::{Outgoing, Piece};
 
 use super::copy::Batch;
 use super::{SendContext, SendProgress, account_sent, chunk, classify_send_error, send_memory};
-use headway_metrics::calls::Call;
-use headway_request::{Outgoing, Piece};
 
 /// Fails unless a range, which lies within one chunk, is in memory.
 pub(crate) type Expect<'e> =

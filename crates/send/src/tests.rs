@@ -5,11 +5,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
+use headway_config::SendVariant;
 use headway_files::CHUNK_BYTES;
+use headway_request::Piece;
 
 use super::*;
-use headway_config::SendVariant;
-use headway_request::Piece;
 
 /// All ways to send files, those of the papers included.
 const METHODS: &[(SendMethod, Option<SendVariant>)] = &[

@@ -11,13 +11,13 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use headway_access_log::process::{LogError, log_main};
+use headway_control::Control;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
+use headway_spawner::spawner_main;
 
 use crate::extensions::Extensions;
 use crate::worker::{WorkerError, worker_main};
-use headway_access_log::process::{LogError, log_main};
-use headway_control::Control;
-use headway_spawner::spawner_main;
 
 /// Why a child ended before its work was done.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ fn pinner() -> Result<(), ChildError> {
     become_child_with(c"headway-pinner", CapabilitySet::IPC_LOCK)?;
     Ok(headway_files::pinner_main(
         socket()?,
-        crate::config::available_now,
+        headway_config::available_now,
     )?)
 }
 

@@ -10,9 +10,9 @@ use headway_os::spawn::SpawnError;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use crate::calls::Tracer;
-use crate::config::{Config, KnownExtensions, ResearchTable};
+use headway_config::{Config, KnownExtensions, ResearchTable};
 use headway_embedded::Applications;
+use headway_metrics::calls::Tracer;
 use headway_send::SendFiles;
 use headway_spawner::wire::{ExitStatus, Launch};
 

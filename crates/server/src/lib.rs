@@ -24,7 +24,7 @@ pub use child::{ChildError, child_main};
 pub use extensions::{Extensions, Research};
 // Settings and their checks, which the entry points take, and the numbers that a server reports.
 pub use headway_config as config;
-pub use headway_metrics::{self as metrics, calls};
+pub use headway_metrics as metrics;
 pub use master::{MasterError, Options, Programs, run};
 pub use worker::{WorkerError, worker_main};
 

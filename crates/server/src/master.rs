@@ -16,11 +16,11 @@ use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
-use crate::metrics::MasterStatus;
-use crate::metrics::status;
 use headway_accept::NOT_ACCEPTING;
+use headway_config::Config;
 use headway_control::{ControlError, FromWorker, Received, ToWorker};
+use headway_metrics::MasterStatus;
+use headway_metrics::status;
 
 mod announce;
 mod children;

@@ -3,7 +3,7 @@
 //! Nothing of the server refers to this code. A program contains it if it names [`RESEARCH`] among
 //! its [`Extensions`](crate::Extensions), as `headway-lab` does and `headway` does not. Switches that
 //! are a single condition in the loop stay there, as fields of
-//! [`ResearchConfig`](crate::config::ResearchConfig): eager reads and writes, full reads, accept on
+//! [`ResearchConfig`](headway_config::ResearchConfig): eager reads and writes, full reads, accept on
 //! close.
 //!
 //! - [`headway_send::research`]: the ways to send files which may block;
@@ -14,7 +14,8 @@
 
 mod fork;
 
-use crate::config::RESEARCH_TABLE;
+use headway_config::RESEARCH_TABLE;
+
 use crate::extensions::Research;
 
 /// Everything of the papers.

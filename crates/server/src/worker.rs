@@ -36,15 +36,15 @@ mod tokens;
 
 use std::time::Duration;
 
-use headway_event::Ready;
-use headway_os::privileges::{CapabilitySet, drop_capabilities};
-
-use crate::calls::{Call, Tracer};
-use acceptor::{Acceptor, Batch};
-use context::LoopContext;
 use headway_accept::LISTENER;
 use headway_connection::CONNECTION;
 use headway_control::{FromWorker, Received, ToWorker};
+use headway_event::Ready;
+use headway_metrics::calls::{Call, Tracer};
+use headway_os::privileges::{CapabilitySet, drop_capabilities};
+
+use acceptor::{Acceptor, Batch};
+use context::LoopContext;
 use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
 use router::Router;
@@ -187,7 +187,7 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let nobody = self.context.connections.len() == 0 && self.acceptor.last_clients.is_none();
+        let nobody = self.context.connections.count() == 0 && self.acceptor.last_clients.is_none();
         self.context
             .draining_until_ms
             .is_some_and(|until| nobody || self.context.now_ms >= until)
@@ -250,7 +250,7 @@ impl Worker {
         let Some(mut last) = self.acceptor.last_batches() else {
             return;
         };
-        for listener in 0..self.acceptor.listeners.len() {
+        for listener in 0..self.acceptor.listeners.count() {
             let batch = self.acceptor.begin_last(&self.context, listener, &last);
             last.count(&self.run_batch(batch));
         }

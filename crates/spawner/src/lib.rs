@@ -34,12 +34,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use headway_config::Account;
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::privileges::{CapabilitySet, drop_capabilities, empty_bounding_set};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
-use headway_config::Account;
 use orphan_reaper::OrphanReaper;
 use program::Program;
 use stderr_relay::StderrRelay;

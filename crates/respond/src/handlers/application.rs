@@ -1,9 +1,9 @@
 //! The response of an embedded application: its fields and pieces behind the server's own fields.
 
 use headway_http::Status;
+use headway_request::{Outgoing, Piece};
 
 use crate::ResponseContext;
-use headway_request::{Outgoing, Piece};
 
 /// A response ready to send.
 pub fn response(

@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use headway_gateway::Request;
 use headway_gateway::cgi::{Context, Variables};
-
-use super::{Route, Routes};
 use headway_request::{ProgramName, VirtualHost};
 use headway_spawner::wire::{Launch, PROCESSES_DEFAULT};
+
+use super::{Route, Routes};
 
 /// `PATH` of programs, unless the configuration sets another one.
 const PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";

@@ -1,16 +1,16 @@
 //! Creates the codec for a request to an upstream: FastCGI, SCGI or HTTP/1.1. The protocols
 //! themselves are in the `gateway` crate.
 
+use headway_config::{Protocol, Upstreams};
 use headway_gateway::fastcgi::FastCgiCodec;
 use headway_gateway::proxy::{Forwarding, ProxyCodec, Unforwardable};
 use headway_gateway::scgi::ScgiCodec;
 use headway_gateway::upstream::Address;
 use headway_gateway::{Codec, HeadLimits, Request};
 use headway_http::{Method, Status};
+use headway_request::{ProgramName, VirtualHost};
 
 use super::{Endpoints, Route, Routes, variables};
-use headway_config::{Protocol, Upstreams};
-use headway_request::{ProgramName, VirtualHost};
 
 /// What a codec needs to know about a request.
 pub struct CodecContext<'a> {

@@ -13,9 +13,9 @@ use std::io::Write;
 use headway_gateway::ResponseHead;
 use headway_http::response::HeadWriter;
 use headway_http::{Method, Version};
+use headway_request::Frame;
 
 use crate::ResponseContext;
-use headway_request::Frame;
 
 /// Status of an upstream that accepts an upgrade.
 pub const SWITCHING_PROTOCOLS: u16 = 101;

@@ -15,7 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use headway_files::{CHUNK_BYTES, OpenFile, chunk_of};
+use headway_metrics::Counters;
+use headway_metrics::calls::Call;
 use headway_os::mapping::{MEMORY_PIECES_MAX, Mapping};
+use headway_request::{Outgoing, Piece};
 use rustix::io::Errno;
 
 use super::chunk_lru::ChunkLru;
@@ -24,9 +27,6 @@ use crate::{
     PIECES_PER_CALL_MAX, SendContext, SendFiles, SendProgress, account_sent, chunk,
     classify_send_error, send_memory, sendfile,
 };
-use headway_metrics::Counters;
-use headway_metrics::calls::Call;
-use headway_request::{Outgoing, Piece};
 
 /// All pieces of one call must fit into the call.
 const _: () = assert!(PIECES_PER_CALL_MAX <= MEMORY_PIECES_MAX);

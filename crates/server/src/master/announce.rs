@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use headway_config::Config;
+use headway_metrics::Overview;
+
 use super::{MasterError, Options, log_line};
-use crate::config::Config;
-use crate::metrics::Overview;
 
 const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
      served; start it as another user (port 80 without root: see the guide)";

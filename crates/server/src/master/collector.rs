@@ -5,10 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use headway_control::ToWorker;
+use headway_metrics::{MasterStatus, NetworkDrops, Overview, Skew, Snapshot};
+
 use super::signals;
 use super::worker::WorkerSlot;
-use crate::metrics::{MasterStatus, NetworkDrops, Overview, Skew, Snapshot};
-use headway_control::ToWorker;
 
 /// Workers that have not answered within this time are reported as unresponsive.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(1);

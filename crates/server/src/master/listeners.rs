@@ -16,8 +16,8 @@
 //!
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
-use crate::config::{Config, ListenerMode};
 use headway_accept::DEFER_S;
+use headway_config::{Config, ListenerMode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;

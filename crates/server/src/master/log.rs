@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use headway_config::LogConfig;
+use headway_control::{Control, FromLog, Received, ToLog};
+use headway_metrics::MasterStatus;
+
 use super::children::{Programs, Role, ended};
 use super::{MasterError, log_line};
-use crate::config::LogConfig;
-use crate::metrics::MasterStatus;
-use headway_control::{Control, FromLog, Received, ToLog};
 
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 

@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use headway_metrics::{MasterStatus, Pinned};
+
 use super::children::{Programs, Role, ended};
 use super::{MasterError, log_line, system, wait_or_kill};
-use crate::metrics::{MasterStatus, Pinned};
 
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 

@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
+
 use super::children::Role;
 use super::pinner::Pinner;
 use super::{Helper, Master, MasterError, system};
-use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
 
 impl Master {
     pub(super) fn spawn_worker(&mut self, number: usize) -> Result<(), MasterError> {

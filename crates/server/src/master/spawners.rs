@@ -7,16 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use headway_config::Account;
+use headway_control::Control;
+use headway_metrics::MasterStatus;
 use headway_os::codec::Version;
 use headway_os::fd_passing::{Wait, send_with_descriptors};
+use headway_spawner::wire::{SpawnerOrder, encode_order};
 use rustix::io::IoSlice;
 
 use super::children::{Programs, Role, ended};
 use super::{MasterError, log_line, wait_or_kill};
-use crate::config::Account;
-use crate::metrics::MasterStatus;
-use headway_control::Control;
-use headway_spawner::wire::{SpawnerOrder, encode_order};
 
 /// A spawner that dies sooner than this after its start is restarted with a delay.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

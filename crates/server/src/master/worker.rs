@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::metrics::Snapshot;
 use headway_control::{Control, ToWorker};
+use headway_metrics::Snapshot;
 
 /// Messages queued for a worker that does not read. With more than this many it counts as stuck.
 const OUTBOX_MAX: usize = 256;

@@ -8,14 +8,14 @@
 use std::io::stderr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use headway_metrics::calls::{Call, Tracer};
 use headway_os::spawn::{self, Limits, SpawnError, SpawnMethod};
+use headway_spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, waitid, waitpid,
 };
 
-use crate::calls::{Call, Tracer};
 use crate::extensions::OwnProgram;
-use headway_spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
 
 /// Limit of open descriptors in a program, the usual default.
 const DESCRIPTORS_MAX: u64 = 1024;

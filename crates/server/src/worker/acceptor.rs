@@ -9,24 +9,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use headway_admission::retry_after_s;
-use headway_event::{Ready, Token};
-use headway_http::Status;
-use headway_os::shared_counters::SharedCounters;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, sockopt};
-
-use super::context::LoopContext;
-use crate::calls::Call;
-use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use headway_accept::{
     Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
     NOT_ACCEPTING, batch_limit,
 };
+use headway_admission::retry_after_s;
+use headway_config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use headway_connection::{CONNECTION, Connection};
 use headway_control::FromWorker;
+use headway_event::{Ready, Token};
+use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_os::shared_counters::SharedCounters;
 use headway_request::Request;
 use headway_respond::ResponseContext;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
+
+use super::context::LoopContext;
 
 /// If requests are served during the batch, connections can keep arriving; a batch older than this
 /// accepts one more and ends. Long compared with a batch, short compared with what else waits:
@@ -122,7 +122,7 @@ impl Acceptor {
             return Some(limit);
         };
         let pending = self.listeners.pending(listener, &context.tracer);
-        match balance.decide(context.connections.len() as u32, pending, context.now_ms) {
+        match balance.decide(context.connections.count() as u32, pending, context.now_ms) {
             BalanceDecision::Accept(share) => Some(limit.min(share)),
             BalanceDecision::Yield => {
                 context.counters.accept_yielded += u64::from(self.listeners.are_watched());
@@ -138,7 +138,7 @@ impl Acceptor {
     /// Publishes the number of connections to the other workers, and resumes accepting after a
     /// yield.
     fn maintain_balance(&mut self, context: &mut LoopContext) {
-        let own = context.connections.len() as u32;
+        let own = context.connections.count() as u32;
         if let Some(balance) = &mut self.balance {
             balance.publish(match self.listeners.are_accepting() {
                 true => own,
@@ -212,7 +212,7 @@ impl Acceptor {
         if !rejecting || !self.listeners.is_full() || Acceptor::is_shared(context) {
             return;
         }
-        for listener in 0..self.listeners.len() {
+        for listener in 0..self.listeners.count() {
             let more = self.shed_load(context, listener);
             if let Some(auto) = &mut self.auto {
                 auto.record_pending(more);

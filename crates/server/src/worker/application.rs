@@ -13,22 +13,22 @@ use std::convert::Infallible;
 use std::ops::ControlFlow::Break;
 use std::rc::Rc;
 
+use headway_config::PathMatch;
+use headway_connection::{ApplicationRequest, ApplicationStage, Connection, Next, PendingResponse};
+use headway_embedded::{
+    Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
+};
 use headway_files::protocol::CustomResult;
 use headway_files::{Answer, Failure, OpenFile, RootId};
 use headway_http::Status;
+use headway_request::{Entry, LookedUp, Piece, Request};
+use headway_respond::handlers::application::response;
+use headway_respond::handlers::{Route, Routes};
 
 use super::context::LoopContext;
 use super::files::StaticFiles;
 use super::handler::{Handler, Step};
 use super::sending::status_of;
-use crate::config::{self, PathMatch};
-use headway_connection::{ApplicationRequest, ApplicationStage, Connection, Next, PendingResponse};
-use headway_embedded::{
-    Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
-};
-use headway_request::{Entry, LookedUp, Piece, Request};
-use headway_respond::handlers::application::response;
-use headway_respond::handlers::{Route, Routes};
 
 mod turn;
 
@@ -77,7 +77,7 @@ impl EmbeddedApplications {
     /// 500; the configuration was checked by the same program.
     pub(super) fn new(routes: &Routes, applications: Applications) -> Self {
         let of_route = |number: usize| match &routes.get(number).location.handler {
-            config::HandlerConfig::Application(named) => {
+            headway_config::HandlerConfig::Application(named) => {
                 applications.find(&named.name).map(|kind| kind.start())
             }
             _ => None,

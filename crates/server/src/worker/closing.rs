@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use headway_connection::Phase;
+use headway_metrics::calls::Call;
 use rustix::net::Shutdown;
 
 use super::Worker;
-use crate::calls::Call;
-use headway_connection::Phase;
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
 const FIRST_REQUEST_MS: u64 = 1_000;

@@ -8,22 +8,22 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use headway_accept::Reserve;
+use headway_config::Config;
+use headway_connection::{Connection, ConnectionTable, Next};
+use headway_control::{Control, FromWorker};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
 use headway_files::{Pool, Residency};
 use headway_http::{Head, HeadLimits};
-
-use super::log::Log;
-use super::sending::Sender;
-use crate::calls::{Call, Tracer};
-use crate::config::Config;
-use crate::metrics::{Counters, Snapshot};
-use headway_accept::Reserve;
-use headway_connection::{Connection, ConnectionTable, Next};
-use headway_control::{Control, FromWorker};
 use headway_lookup::{LookupContext, VirtualHosts};
+use headway_metrics::calls::{Call, Tracer};
+use headway_metrics::{Counters, Snapshot};
 use headway_request::{Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
+
+use super::log::Log;
+use super::sending::Sender;
 
 /// The parts of a worker that its stages share.
 pub(super) struct LoopContext {

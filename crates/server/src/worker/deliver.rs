@@ -6,14 +6,14 @@
 
 use std::rc::Rc;
 
+use headway_connection::{Connection, Next, Phase};
 use headway_files::protocol::CustomResult;
 use headway_files::{Failure, OpenFile, Outcome};
+use headway_request::{LoadedContent, LookedUp};
 
 use super::context::LoopContext;
 use super::listings::Listings;
 use super::router::Router;
-use headway_connection::{Connection, Next, Phase};
-use headway_request::{LoadedContent, LookedUp};
 
 /// A result, as the waiting phases get it.
 pub(super) enum Delivery {

@@ -7,13 +7,13 @@ pub(super) mod find_target;
 pub(super) mod small_file;
 pub(super) mod static_file;
 
+use headway_config::Config;
 use headway_files::PinnerSocket;
-
-use crate::config::Config;
-use crate::metrics::Counters;
-use crate::worker::context::LoopContext;
 use headway_lookup::Lookup;
+use headway_metrics::Counters;
 use headway_respond::ResponseCache;
+
+use crate::worker::context::LoopContext;
 
 /// How many cached files are closed when descriptors run out: as many as one message to a helper
 /// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes

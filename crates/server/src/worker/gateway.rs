@@ -50,18 +50,18 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use headway_connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use headway_event::{Interest, Ready, Slots, Token};
 use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_respond::handlers::Routes;
+use headway_spawner::process_tag::ProcessTags;
 
 use super::context::LoopContext;
 use super::deliver::Delivery;
 use super::{PROGRAM, UPSTREAM_CONN};
-use crate::calls::Call;
 use crate::extensions::{Fork, OwnProgram};
 use direct_processes::Direct;
-use headway_connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
-use headway_respond::handlers::Routes;
-use headway_spawner::process_tag::ProcessTags;
 use internal_redirect::InternalRedirect;
 use spawner::Spawner;
 use upstream_abort::AbortedRequest;
@@ -157,7 +157,7 @@ impl Gateway {
     }
 
     /// Sets the gauges that describe this moment.
-    pub(super) fn gauges(&self, counters: &mut crate::metrics::Counters) {
+    pub(super) fn gauges(&self, counters: &mut headway_metrics::Counters) {
         counters.cgi_processes = self.programs.len() as u64;
         (counters.direct_processes, counters.direct_processes_busy) = self.direct.gauges();
         counters.upstream_connections_idle = self.idle_connections();

@@ -8,9 +8,10 @@
 
 use std::ops::ControlFlow;
 
-use super::context::LoopContext;
 use headway_connection::{Connection, Next};
 use headway_request::Request;
+
+use super::context::LoopContext;
 
 /// Answers requests.
 pub(super) trait Handler {

@@ -5,14 +5,14 @@
 
 use std::os::fd::OwnedFd;
 
+use headway_control::FromWorker;
 use headway_event::{Interest, Token};
 use headway_files::{Done, HelperSlot, PoolStatistics, SlotState};
+use headway_metrics::Counters;
+use headway_metrics::calls::Call;
 
 use super::HELPER;
 use super::context::LoopContext;
-use crate::calls::Call;
-use crate::metrics::Counters;
-use headway_control::FromWorker;
 
 /// The token slot of the io_uring instance, beside those of helpers.
 pub(super) const RING_SLOT: u32 = u32::MAX;

@@ -4,15 +4,15 @@ mod cache;
 
 use std::rc::Rc;
 
+use headway_config::Config;
+use headway_connection::{Connection, Next, Phase};
 use headway_files::{Failure, OpenFile, RootId};
+use headway_metrics::Counters;
+use headway_request::Request;
 
 use super::context::LoopContext;
 use super::handler::Handler;
-use crate::config::Config;
-use crate::metrics::Counters;
 use cache::ListingCache;
-use headway_connection::{Connection, Next, Phase};
-use headway_request::Request;
 
 /// The listings, and how long they are used without a check.
 pub(super) struct Listings {

@@ -4,12 +4,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use super::context::LoopContext;
-use crate::calls::Call;
-use crate::config::LogFormat;
 use headway_access_log::{LogLine, LogQueue};
+use headway_config::LogFormat;
 use headway_connection::Connection;
+use headway_metrics::calls::Call;
 use headway_request::Request;
+
+use super::context::LoopContext;
 
 /// The queue of lines and the socket to the log process.
 pub(super) struct Log {

@@ -8,7 +8,7 @@ use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
 
 /// Memory for everything except the response cache and the chunks of larger files.
-const BASE_BYTES: usize = crate::config::WORKER_BASE_BYTES as usize;
+const BASE_BYTES: usize = headway_config::WORKER_BASE_BYTES as usize;
 
 /// The heap is touched in blocks of this size, below the size from which malloc uses mmap.
 const TOUCH_BLOCK_BYTES: usize = 64 << 10;

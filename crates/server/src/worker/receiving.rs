@@ -4,18 +4,18 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
 
+use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
 use headway_event::Interest;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Method, Status};
+use headway_metrics::calls::Call;
+use headway_request::Request;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
 use super::Disposition;
 use super::context::LoopContext;
 use super::handler::Step;
-use crate::calls::Call;
-use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
-use headway_request::Request;
 
 /// How long a lingering close waits for the client to read the last response.
 const LINGER_TIMEOUT_MS: u64 = 2_000;

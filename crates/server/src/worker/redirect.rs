@@ -1,11 +1,11 @@
 //! The handler of directories that were requested without their final slash.
 
+use headway_connection::{Connection, Next};
 use headway_http::Status;
+use headway_request::Request;
 
 use super::context::LoopContext;
 use super::handler::Handler;
-use headway_connection::{Connection, Next};
-use headway_request::Request;
 
 /// Redirects to the same path with a slash, so that relative links of an index file work.
 pub(super) struct DirectoryRedirect;

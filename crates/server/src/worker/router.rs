@@ -25,9 +25,11 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
+use headway_connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::protocol::CustomResult;
 use headway_files::{Failure, OpenFile};
 use headway_http::{Framing, Status};
+use headway_request::{LookedUp, Request};
 
 use super::application::{EmbeddedApplications, Turn};
 use super::context::LoopContext;
@@ -37,8 +39,6 @@ use super::gateway::Gateway;
 use super::handler::Handler;
 use super::listings::Listings;
 use super::redirect::DirectoryRedirect;
-use headway_connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
-use headway_request::{LookedUp, Request};
 
 /// The handlers, and the choice between them.
 pub(super) struct Router {

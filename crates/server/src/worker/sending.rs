@@ -6,19 +6,19 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use headway_config::Config;
+use headway_connection::{Connection, Next, Phase};
 use headway_event::Interest;
 use headway_files::{CHUNK_BYTES, Failure, OpenFile, PREFETCH_BYTES};
 use headway_http::{Framing, Status};
-
-use super::Disposition;
-use super::context::LoopContext;
-use crate::calls::Call;
-use crate::config::Config;
-use crate::metrics::Counters;
-use headway_connection::{Connection, Next, Phase};
+use headway_metrics::Counters;
+use headway_metrics::calls::Call;
 use headway_request::{Outgoing, Request};
 use headway_respond::ResponseContext;
 use headway_send::{ChunkPool, SendContext, SendFiles, SendProgress};
+
+use super::Disposition;
+use super::context::LoopContext;
 
 /// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
 pub(super) const READ_INS_MAX: u8 = 3;

@@ -1,8 +1,9 @@
 //! What a worker tells the master about itself: counters, gauges of every part, and the trace.
 
+use headway_metrics::{Counters, Snapshot};
+
 use super::context::LoopContext;
 use super::{Worker, helpers};
-use crate::metrics::{Counters, Snapshot};
 
 /// A snapshot of this moment.
 pub(super) fn snapshot(worker: &Worker) -> Snapshot {
@@ -36,7 +37,7 @@ fn residency(context: &LoopContext) -> &'static str {
 
 fn gauges(worker: &Worker, counters: &mut Counters) {
     let (context, router) = (&worker.context, &worker.router);
-    counters.connections_open = context.connections.len() as u64;
+    counters.connections_open = context.connections.count() as u64;
     counters.connections_idle = context.connections.idle() as u64;
     context.sender.gauges(counters);
     helpers::gauges(context.pool.statistics(), counters);

@@ -7,12 +7,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use headway_accept::Listeners;
+use headway_config::{Config, HelperBackend, Opening};
+use headway_control::{
+    Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
+};
 use headway_event::{Events, Interest, Mechanism, Token};
 use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
 use headway_files::{
     FileCache, FileCacheLimits, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits, Roots,
 };
+use headway_lookup::{Lookup, VirtualHosts};
 use headway_os::shared_counters::SharedCounters;
+use headway_respond::handlers::Routes;
 
 use super::acceptor::Acceptor;
 use super::application::EmbeddedApplications;
@@ -25,14 +32,7 @@ use super::log::Log;
 use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
-use crate::config::{Config, HelperBackend, Opening};
 use crate::extensions::Extensions;
-use headway_accept::Listeners;
-use headway_control::{
-    Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
-};
-use headway_lookup::{Lookup, VirtualHosts};
-use headway_respond::handlers::Routes;
 
 /// Why a worker cannot serve.
 #[derive(Debug, thiserror::Error)]

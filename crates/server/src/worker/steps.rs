@@ -6,15 +6,15 @@
 //! next request follows, or the connection waits, and its phase owns the request. What a step does
 //! stands in the handlers; here stands only which step is taken.
 
+use headway_connection::{Connection, Next, Phase};
 use headway_event::{Interest, Ready, Token};
 use headway_files::Done;
 use headway_http::{Parsed, Status};
+use headway_request::Request;
 
 use super::context::LoopContext;
 use super::router::Router;
 use super::{Disposition, Worker};
-use headway_connection::{Connection, Next, Phase};
-use headway_request::Request;
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use case::{Case, Need, Step};
-use client::Client;
 use headway_server::metrics::Snapshot;
 use headway_test_support::skip;
+
+use case::{Case, Need, Step};
+use client::Client;
 use notation::Names;
 use tree::Tree;
 
@@ -196,7 +197,7 @@ fn within_budget(case: &Case, before: &Snapshot, after: &Snapshot) -> Result<(),
     let calls =
         |snapshot: &Snapshot, call: &String| snapshot.trace.calls.get(call).copied().unwrap_or(0);
     for (call, most) in &case.calls {
-        if !headway_server::calls::Call::ALL
+        if !headway_metrics::calls::Call::ALL
             .iter()
             .any(|known| known.name() == call)
         {

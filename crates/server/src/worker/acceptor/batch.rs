@@ -10,10 +10,11 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::{Acceptor, NO_DEADLINE_MS};
-use crate::worker::context::LoopContext;
 use headway_accept::Accepted;
 use headway_connection::Connection;
+
+use super::{Acceptor, NO_DEADLINE_MS};
+use crate::worker::context::LoopContext;
 
 /// Why a batch ended, and so whether connections may be left in the accept queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,7 +98,7 @@ impl Acceptor {
                 batch.end = BatchEnd::LimitReached;
                 return None;
             }
-            if context.connections.len() >= context.config.max_connections as usize {
+            if context.connections.count() >= context.config.max_connections as usize {
                 self.listeners.set_full(true, &mut context.events);
                 batch.end = BatchEnd::NoRoom;
                 return None;
@@ -142,7 +143,7 @@ impl Acceptor {
             .insert(|token| Connection::new(socket, client, token));
         let deadline_ms = context.now_ms + context.config.header_timeout_ms;
         context.deadlines.set(slot, deadline_ms);
-        let open = context.connections.len() as u64;
+        let open = context.connections.count() as u64;
         context.counters.connections_at_accept.record(open);
         if let Some(balance) = &self.balance {
             balance.publish(open as u32);
@@ -210,7 +211,7 @@ impl Acceptor {
             owed.begun += 1;
             context.counters.accept_batches_on_close += 1;
             // Each listener comes first in turn. A worker that is ending has no listeners.
-            let listeners = self.listeners.len();
+            let listeners = self.listeners.count();
             let turn = context.counters.accept_batches_on_close;
             let first = (turn % u64::from(listeners.max(1))) as u32;
             owed.listeners = (first..listeners).chain(0..first);
@@ -229,7 +230,7 @@ impl Acceptor {
         // The kernel admits one connection more than the backlog. Others arrive while these are
         // accepted, and as many are reset in the end as were accepted instead.
         let queue = backlog.saturating_add(1);
-        self.last_clients = Some(queue.saturating_mul(self.listeners.len()));
+        self.last_clients = Some(queue.saturating_mul(self.listeners.count()));
     }
 
     /// The last connections, of which some are accepted per iteration, so that requests in flight

@@ -5,24 +5,24 @@ use std::net::IpAddr;
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
+use headway_config::HandlerConfig;
+use headway_connection::{
+    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, LookupFor, Next,
+    PendingResponse, Phase,
+};
+use headway_embedded::{Document, Edit, Job, Part, State};
 use headway_files::{Answer, Failure, Full, OpenFile, RootId};
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
+use headway_request::{Entry, LoadedContent, LookedUp, Piece, Request};
+use headway_respond::Representation;
 
-use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
 use crate::worker::files::StaticFiles;
 use crate::worker::files::small_file::CacheMiss;
 use crate::worker::files::static_file::LOOKUP_ATTEMPTS_MAX;
 use crate::worker::handler::Step;
 use crate::worker::sending::HELPER_REQUESTS_MAX;
-use headway_connection::{
-    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, LookupFor, Next,
-    PendingResponse, Phase,
-};
-use headway_embedded::{Document, Edit, Job, Part, State};
-use headway_request::{Entry, LoadedContent, LookedUp, Piece, Request};
-use headway_respond::Representation;
 
 /// A request in progress, and what its steps need.
 pub(in crate::worker) struct Turn<'w> {

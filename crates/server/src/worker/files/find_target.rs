@@ -7,18 +7,18 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
+use headway_config::{HandlerConfig, PathMatch, Protocol};
+use headway_connection::{Connection, Delegate};
 use headway_files::{Answer, RootId, Waiter};
 use headway_gateway::cgi::ScriptSplit;
 use headway_http::path::Path;
 use headway_http::{Method, Status};
-
-use super::StaticFiles;
-use crate::config::{HandlerConfig, PathMatch, Protocol};
-use crate::worker::context::LoopContext;
-use crate::worker::sending::status_of;
-use headway_connection::{Connection, Delegate};
 use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
 use headway_respond::handlers::{Candidate, Route};
+
+use super::StaticFiles;
+use crate::worker::context::LoopContext;
+use crate::worker::sending::status_of;
 
 /// Most path components that are looked up one after the other.
 const COMPONENTS_MAX: u16 = 64;

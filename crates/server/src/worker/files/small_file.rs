@@ -5,17 +5,17 @@ use std::io::ErrorKind;
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
+use headway_connection::{Connection, LookupFor, Phase};
 use headway_files::{Full, OpenFile};
 use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_request::{CachedResponse, Entry, LoadedContent, Request};
+use headway_respond::{Representation, ResponseContext};
 
 use super::StaticFiles;
-use crate::calls::Call;
 use crate::worker::context::LoopContext;
 use crate::worker::handler::Step;
 use crate::worker::sending::{HELPER_REQUESTS_MAX, READ_INS_MAX};
-use headway_connection::{Connection, LookupFor, Phase};
-use headway_request::{CachedResponse, Entry, LoadedContent, Request};
-use headway_respond::{Representation, ResponseContext};
 
 /// Why a small file could not be read without blocking.
 pub(in crate::worker) enum CacheMiss {

@@ -16,18 +16,18 @@ use std::convert::Infallible;
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
+use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::{Answer, Failure, FoundFile};
 use headway_http::{Method, Status};
+use headway_request::{Entry, LookedUp, Piece, Request, Variant};
+use headway_respond::{ContentSource, Representation};
+use headway_send::SendProgress;
 use rustix::io::Errno;
 
 use super::StaticFiles;
 use crate::worker::context::LoopContext;
 use crate::worker::handler::{Handler, Step};
 use crate::worker::sending::{HELPER_REQUESTS_MAX, holds_a_head};
-use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
-use headway_request::{Entry, LookedUp, Piece, Request, Variant};
-use headway_respond::{ContentSource, Representation};
-use headway_send::SendProgress;
 
 /// The most lookups of a file that changes each time.
 pub(in crate::worker) const LOOKUP_ATTEMPTS_MAX: usize = 3;

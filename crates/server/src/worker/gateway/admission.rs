@@ -7,19 +7,19 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::time::Instant;
 
+use headway_config::HandlerConfig;
+use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
-
-use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::config;
-use crate::worker::context::LoopContext;
-use crate::worker::handler::Handler;
-use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use headway_request::{ProgramName, Request};
 use headway_respond::handlers::{Route, is_nph};
+
+use super::{ExchangeEnd, ExchangeStep, Gateway};
+use crate::worker::context::LoopContext;
+use crate::worker::handler::Handler;
 
 impl Handler for Gateway {
     type Target = ProgramName;
@@ -86,16 +86,14 @@ impl Gateway {
         let time_max_ms = location.request_timeout_ms;
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
-            config::HandlerConfig::Direct(_) | config::HandlerConfig::Pipe(_) => true,
+            HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
             _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
         let reader = match is_nph(&program) {
-            _ if matches!(location.handler, config::HandlerConfig::Upstreams(_)) => {
-                Reader::Upstream
-            }
-            true if matches!(location.handler, config::HandlerConfig::Cgi(_)) => {
+            _ if matches!(location.handler, HandlerConfig::Upstreams(_)) => Reader::Upstream,
+            true if matches!(location.handler, HandlerConfig::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
             _ => Reader::Cgi(ResponseReader::new(

@@ -11,17 +11,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
+use headway_connection::{Connection, Exchange, Stage};
 use headway_files::{DeferredCloses, Failure, Meta, OpenFile};
 use headway_http::Status;
+use headway_metrics::calls::Call;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use super::response_buffer::SPOOL_READ_BYTES;
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::calls::Call;
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
-use headway_connection::{Connection, Exchange, Stage};
 
 /// A body or response is written to disk in chunks of at least this size.
 pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;

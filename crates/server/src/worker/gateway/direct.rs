@@ -21,25 +21,25 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
+use headway_config::HandlerConfig;
+use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Token};
 use headway_http::{Method, Status, Version};
+use headway_metrics::calls::Call;
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
-use rustix::io::{Errno, IoSlice};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-
-use super::buffer_body::body_memfd;
-use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
-use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::calls::Call;
-use crate::config::HandlerConfig;
-use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Stage};
 use headway_request::Request;
 use headway_respond::handlers::direct_protocol::{
     DirectDone, DirectMessage, DirectRequest, INLINE_BYTES_MAX, decode, encode,
 };
 use headway_respond::handlers::{Route, launch_direct};
 use headway_spawner::wire::SpawnerOrder;
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::buffer_body::body_memfd;
+use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
+use crate::worker::context::LoopContext;
 
 /// A process that exits sooner than this after its start, without having answered a request, failed
 /// early.

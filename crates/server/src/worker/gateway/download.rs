@@ -7,21 +7,21 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
+use headway_config::HandlerConfig;
+use headway_connection::{Connection, Exchange, Reader};
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
 use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_request::{Frame, Outgoing, Piece};
+use headway_respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
+use headway_send::SendProgress;
 use rustix::io::Errno;
 
 use super::internal_redirect::InternalRedirect;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
-use crate::calls::Call;
-use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Reader};
-use headway_request::{Frame, Outgoing, Piece};
-use headway_respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
-use headway_send::SendProgress;
 
 impl Gateway {
     /// Handles readable output of a program.

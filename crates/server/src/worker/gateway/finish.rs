@@ -5,14 +5,14 @@
 
 use std::ops::ControlFlow::Break;
 
+use headway_config::HandlerConfig;
+use headway_connection::{Connection, Exchange, Next, Stage};
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
 use headway_http::Status;
+use headway_spawner::wire::SpawnerOrder;
 
 use super::{ExchangeEnd, Gateway, Program};
-use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Next, Stage};
-use headway_spawner::wire::SpawnerOrder;
 
 /// What an exchange waits for.
 enum WaitingFor {

@@ -6,13 +6,13 @@
 use std::os::fd::AsFd;
 
 use headway_http::Status;
+use headway_spawner::escape_control;
+use headway_spawner::wire::Launch;
 
 use super::Gateway;
 use super::launch::Streamed;
 use crate::extensions::OwnProgram;
 use crate::worker::context::LoopContext;
-use headway_spawner::escape_control;
-use headway_spawner::wire::Launch;
 
 /// How often exits are polled for.
 const POLL_INTERVAL_MS: u64 = 20;

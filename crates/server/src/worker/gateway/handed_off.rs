@@ -10,11 +10,11 @@
 use super::Gateway;
 use std::os::fd::AsFd;
 
+use headway_connection::{Connection, Exchange, Next, Phase, Stage};
 use headway_http::Status;
 
 use super::direct_processes::ProcessState;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Next, Phase, Stage};
 
 /// How long to wait for a killed process. It takes longer only if the kernel itself waits for a
 /// disk.

@@ -5,16 +5,16 @@
 use std::ops::ControlFlow::Break;
 use std::rc::Rc;
 
+use headway_connection::{Connection, Exchange, Next};
 use headway_gateway::cgi::is_local;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{AccelRedirect, FieldList};
 use headway_http::{Parsed, Status};
+use headway_respond::handlers::accel_redirect::{file_below, passed_fields};
+use headway_respond::handlers::{RedirectKind, redirected_request};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Next};
-use headway_respond::handlers::accel_redirect::{file_below, passed_fields};
-use headway_respond::handlers::{RedirectKind, redirected_request};
 
 /// Most internal redirects in a row for one request.
 const REDIRECTS_MAX: u8 = 8;

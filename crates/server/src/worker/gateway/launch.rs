@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::OwnedFd;
 
+use headway_config::{Cgi, HandlerConfig, Streams};
+use headway_connection::{Channel, Connection, Exchange, Stage};
 use headway_gateway::cgi::Variables;
 use headway_http::{Framing, Head, Method, Status};
+use headway_metrics::calls::Call;
+use headway_respond::handlers::{Endpoints, launch, variables};
+use headway_spawner::wire::{Launch, SpawnerOrder};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
-use crate::calls::Call;
-use crate::config::{Cgi, HandlerConfig, Streams};
 use crate::worker::context::LoopContext;
-use headway_connection::{Channel, Connection, Exchange, Stage};
-use headway_respond::handlers::{Endpoints, launch, variables};
-use headway_spawner::wire::{Launch, SpawnerOrder};
 
 /// The two ends of one stream.
 struct Pair {

@@ -11,15 +11,15 @@
 
 use std::ops::ControlFlow::Break;
 
+use headway_connection::{Connection, Exchange};
 use headway_event::{Interest, Token};
 use headway_http::Status;
+use headway_metrics::calls::Call;
 use std::os::fd::AsFd;
 
 use super::direct_processes::{Process, ProcessState, token};
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::calls::Call;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange};
 
 impl Gateway {
     /// Handles a part of a response.

@@ -9,18 +9,18 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
+use headway_connection::{Connection, Exchange};
 use headway_files::{Failure, OpenFile, read_nowait};
 use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_request::{Charge, Piece};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
 use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd, with_identity};
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::calls::Call;
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
-use headway_connection::{Connection, Exchange};
-use headway_request::{Charge, Piece};
 
 /// How much a helper reads back at once.
 pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;

@@ -8,20 +8,20 @@ use std::ffi::CString;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
+use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Token};
 use headway_http::Status;
+use headway_metrics::calls::Call;
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::spawn::{SpawnError, SpawnStage};
+use headway_spawner::escape_control;
+use headway_spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
 use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
-use crate::calls::Call;
 use crate::worker::SPAWNER;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Stage};
-use headway_spawner::escape_control;
-use headway_spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
 
 /// Longest report.
 const REPORT_BYTES_MAX: usize = 64;

@@ -10,16 +10,16 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
+use headway_connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use headway_event::{Interest, Ready};
 use headway_gateway::upstream::UpstreamOutcome;
+use headway_metrics::calls::Call;
+use headway_request::Piece;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::calls::Call;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
-use headway_request::Piece;
 
 impl Gateway {
     /// Whether this location may have one more upgraded connection.

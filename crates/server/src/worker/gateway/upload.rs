@@ -5,15 +5,15 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
+use headway_connection::{Connection, Exchange, Stage};
 use headway_http::Status;
 use headway_http::chunked::DrainProgress;
+use headway_metrics::calls::Call;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::calls::Call;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Stage};
 
 impl Gateway {
     /// Whether more of the body may be received now.

@@ -17,19 +17,19 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
 
+use headway_config::HandlerConfig;
+use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Ready};
 use headway_gateway::upstream::{AttemptStage, Unavailable, UpstreamOutcome};
 use headway_gateway::{ResponseAction, ResponseEvent};
 use headway_http::Status;
+use headway_metrics::calls::Call;
 use rustix::io::Errno;
 
 use super::internal_redirect::InternalRedirect;
 use super::upstream_conn::ConnectFailed;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
-use crate::calls::Call;
-use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, Stage};
 
 impl Gateway {
     /// Sends a request to an upstream; its turn in the queue has come.

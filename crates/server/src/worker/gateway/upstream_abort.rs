@@ -5,17 +5,17 @@
 //! request ends. Then the connection is idle again. An application that ignores the abort is
 //! disconnected after a timeout. There are never more such connections than `keepalive` allows.
 
+use headway_config::HandlerConfig;
+use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{Interest, Ready};
 use headway_gateway::fastcgi::Aborted;
 use headway_gateway::upstream::UpstreamOutcome;
+use headway_metrics::calls::Call;
 use rustix::io::Errno;
 
 use super::Gateway;
 use super::upstream_conn::ConnUse;
-use crate::calls::Call;
-use crate::config::HandlerConfig;
 use crate::worker::context::LoopContext;
-use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 
 /// How long an application may take to end a cancelled request.
 const ABORT_TIMEOUT_MS: u64 = 5_000;

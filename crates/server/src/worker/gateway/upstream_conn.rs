@@ -15,19 +15,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use headway_config::Upstreams;
+use headway_connection::{Connection, Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 use headway_gateway::upstream::{Address, Lease, is_idempotent};
 use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_respond::handlers::{CodecContext, Route, new_codec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Gateway, launch};
-use crate::calls::Call;
-use crate::config::Upstreams;
 use crate::worker::UPSTREAM_CONN;
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, UpstreamConn, UpstreamRequest};
-use headway_respond::handlers::{CodecContext, Route, new_codec};
 
 /// The use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,15 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
+use headway_config::{HandlerConfig, Protocol};
+use headway_connection::{Connection, Exchange, UpstreamRequest};
 use headway_gateway::upstream::{AttemptStage, Lease, UpstreamOutcome, is_idempotent, may_retry};
 use headway_gateway::{CodecError, InvalidResponse};
 use headway_http::Status;
+use headway_spawner::escape_control;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
-use crate::config::{HandlerConfig, Protocol};
 use crate::worker::context::LoopContext;
-use headway_connection::{Connection, Exchange, UpstreamRequest};
-use headway_spawner::escape_control;
 
 impl Gateway {
     /// Handles the failure of an upstream: tries another one if repeating the request is safe.

@@ -4,22 +4,21 @@
 //! The gateway crate's selector chooses an upstream and remembers failures; its idle list keeps
 //! connections. Idle connections are watched, and closed when the upstream closes them.
 
+use headway_config::{HandlerConfig, Upstreams};
+use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{Interest, Token};
 use headway_gateway::upstream::{
     Address, IdleConnections, IdleLimits, Lease, TriedUpstreams, Unavailable, UpstreamOutcome,
     UpstreamPolicy, UpstreamSelector,
 };
+use headway_metrics::calls::Call;
+use headway_respond::handlers::Routes;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::Gateway;
 use super::upstream_conn::ConnUse;
-use crate::calls::Call;
-use crate::config::{HandlerConfig, Upstreams};
-use crate::metrics;
 use crate::worker::context::LoopContext;
-use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
-use headway_respond::handlers::Routes;
 
 /// An idle connection.
 struct IdleConn {
@@ -102,14 +101,14 @@ impl Gateway {
         &self,
         routes: &Routes,
         now_ms: u64,
-    ) -> Vec<metrics::Upstream> {
+    ) -> Vec<headway_metrics::Upstream> {
         let mut all = Vec::new();
         for (route, pool) in self.pools.iter().enumerate() {
             let Some(pool) = pool else { continue };
             let location = routes.get(route).location.path.to_string();
             let views = pool.selector.views(now_ms).enumerate();
             for ((number, view), address) in views.zip(&pool.addresses) {
-                let one = metrics::Upstream {
+                let one = headway_metrics::Upstream {
                     location: location.clone(),
                     address: address.to_string(),
                     requests_active: u64::from(view.requests),
@@ -119,7 +118,7 @@ impl Gateway {
                     ejected: u64::from(view.ejected_ms.is_some()),
                     ejection_remaining_ms: view.ejected_ms.unwrap_or(0),
                 };
-                metrics::Upstream::merge(&mut all, &one);
+                headway_metrics::Upstream::merge(&mut all, &one);
             }
         }
         all
