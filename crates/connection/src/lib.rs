@@ -168,6 +168,8 @@ pub struct Connection {
     pub rx_buffer: Vec<u8>,
     /// Whether a part of a header has arrived, so that the header timeout runs.
     pub header_partial: bool,
+    /// How many bytes of that part were there when it was last parsed.
+    pub parsed_bytes: u32,
     /// A program has been passed the socket, and may still have it.
     pub handed_off: bool,
     /// A request of this connection has gone to a handler.
@@ -198,6 +200,7 @@ impl Connection {
             phase: Phase::AwaitHead,
             rx_buffer: Vec::new(),
             header_partial: false,
+            parsed_bytes: 0,
             handed_off: false,
             program_asked: false,
             outgoing: Outgoing::default(),

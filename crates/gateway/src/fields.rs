@@ -5,8 +5,10 @@
 //!
 //! Sources: RFC 9110 sections 5.1 (names), 5.5 (values), 7.6.1 (hop-by-hop fields).
 
+use std::collections::BTreeSet;
 use std::fmt;
 
+use headway_http::elements;
 use headway_http::response::{is_field_name, is_field_value};
 
 use crate::pairs::Pairs;
@@ -55,6 +57,13 @@ impl FieldList {
         }
     }
 
+    /// Removes the fields that `Connection` names.
+    pub(crate) fn remove_named(&mut self, named: &NamedFields) {
+        if self.iter().any(|(name, _)| named.contains(name)) {
+            self.0.retain(|name, _| !named.contains(name));
+        }
+    }
+
     /// Writes all field lines, without the empty line that ends a head.
     pub fn write(&self, out: &mut Vec<u8>) {
         for (name, value) in self.iter() {
@@ -72,6 +81,26 @@ impl fmt::Debug for FieldList {
                 }),
             )
             .finish()
+    }
+}
+
+/// The fields that `Connection` names, so that they end here (RFC 9110 section 7.6.1). Looking for one
+/// costs about the same however many there are: a list of thousands must not be searched for each
+/// field.
+#[derive(Debug, Default)]
+pub(crate) struct NamedFields(BTreeSet<Vec<u8>>);
+
+impl NamedFields {
+    /// Adds the options of a `Connection` field. `close` and `keep-alive` name no field.
+    pub(crate) fn add(&mut self, connection: &[u8]) {
+        let is = |option: &[u8], known: &[u8]| option.eq_ignore_ascii_case(known);
+        let names = elements(connection)
+            .filter(|option| !is(option, b"close") && !is(option, b"keep-alive"));
+        self.0.extend(names.map(<[u8]>::to_ascii_lowercase));
+    }
+
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        !self.0.is_empty() && self.0.contains(&name.to_ascii_lowercase())
     }
 }
 

@@ -40,6 +40,12 @@ impl<'r> Request<'r> {
 
     /// Name and value of every field in the order received, without white space around values.
     pub fn fields(&self) -> impl Iterator<Item = (&'r [u8], &'r [u8])> + use<'r> {
+        self.raw_fields()
+            .map(|(name, value)| (name, value.trim_ascii()))
+    }
+
+    /// The fields with the white space around their values, of which there may be kilobytes.
+    fn raw_fields(&self) -> impl Iterator<Item = (&'r [u8], &'r [u8])> + use<'r> {
         let lines = self.lines;
         let starts = std::iter::once(0).chain(memchr_iter(b'\n', lines).map(|lf| lf + 1));
         starts
@@ -47,7 +53,7 @@ impl<'r> Request<'r> {
             .filter_map(move |(start, lf)| {
                 let line = &lines[start..lf];
                 let colon = memchr(b':', line)?;
-                Some((&line[..colon], line[colon + 1..].trim_ascii()))
+                Some((&line[..colon], &line[colon + 1..]))
             })
     }
 
@@ -62,9 +68,9 @@ impl<'r> Request<'r> {
 
     /// The values of every field with this name, ignoring case.
     pub fn values<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'r [u8]> + use<'r, 'n> {
-        self.fields()
+        self.raw_fields()
             .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+            .map(|(_, value)| value.trim_ascii())
     }
 }
 

@@ -14,6 +14,10 @@ use std::borrow::Cow;
 use crate::head::Reject;
 use crate::status::Status;
 
+/// The most options that all `Connection` fields together can have. Real requests have three. Each
+/// option names a field which a proxy must look for, so the work grows with their number.
+pub const CONNECTION_OPTIONS_MAX: usize = 64;
+
 /// A field that may occur once.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) enum Singleton<'b> {
@@ -50,6 +54,7 @@ pub(crate) struct KnownFields<'b> {
     pub(crate) host: Singleton<'b>,
     pub(crate) content_length: Singleton<'b>,
     pub(crate) transfer_encoding: Option<Cow<'b, [u8]>>,
+    pub(crate) connection_options: usize,
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
     pub(crate) expect_continue: bool,
@@ -91,6 +96,7 @@ impl<'b> KnownFields<'b> {
 
     fn connection(&mut self, value: &[u8]) {
         for option in elements(value) {
+            self.connection_options += 1;
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
         }

@@ -24,7 +24,7 @@ use std::mem::MaybeUninit;
 use memchr::{memchr, memchr_iter};
 
 use crate::conditional::Conditions;
-use crate::fields::{KnownFields, Singleton};
+use crate::fields::{CONNECTION_OPTIONS_MAX, KnownFields, Singleton};
 use crate::status::Status;
 use crate::target::{self, Target};
 
@@ -201,8 +201,8 @@ pub struct Head<'b> {
 
 /// Reads a request header from the start of `bytes`.
 ///
-/// The function keeps no state: after [`Parsed::Partial`], call it again with more bytes. A client
-/// that sends single bytes causes a growing prefix to be parsed each time, up to `head_bytes_max`.
+/// The function keeps no state: after [`Parsed::Partial`], call it again with more bytes, when
+/// [`may_be_decided`] says that it can have another result.
 ///
 /// ```
 /// use headway_http::{HeadLimits, Method, Parsed, Target, parse};
@@ -218,6 +218,32 @@ pub fn parse<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Parsed<'b> {
         Ok(None) => Parsed::Partial,
         Err(reject) => Parsed::Reject(reject),
     }
+}
+
+/// Whether [`parse`] may have another result for `bytes` than [`Parsed::Partial`], which it had for
+/// the first `parsed` of them.
+///
+/// A client may send single bytes. Parsing all of them each time would take work that grows with the
+/// square of the header's size; so only the end of a line, a limit, or twice the size is worth it. An
+/// invalid byte is found no later than then.
+///
+/// ```
+/// use headway_http::{HeadLimits, may_be_decided};
+/// let limits = HeadLimits::default();
+/// assert!(!may_be_decided(b"GET / HTT", 8, &limits));
+/// assert!(may_be_decided(b"GET / HTTP/1.0\r\n\r\n", 17, &limits));
+/// ```
+pub fn may_be_decided(bytes: &[u8], parsed: usize, limits: &HeadLimits) -> bool {
+    let (before, new) = bytes.split_at(parsed.min(bytes.len()));
+    // A target becomes too long within a few bytes of its limit: those of an empty line and a method.
+    let target_may_end = limits.target_bytes_max..=limits.target_bytes_max.saturating_add(16);
+    let crosses_target_limit = bytes.len() >= *target_may_end.start()
+        && parsed <= *target_may_end.end()
+        && before.iter().skip(2).all(|byte| *byte != b'\n');
+    new.contains(&b'\n')
+        || bytes.len() >= parsed.saturating_mul(2)
+        || bytes.len() >= limits.head_bytes_max
+        || crosses_target_limit
 }
 
 fn read<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Result<Option<Head<'b>>, Reject> {
@@ -442,6 +468,9 @@ fn interpret<'b>(
     let mut fields = KnownFields::default();
     for field in head.fields {
         fields.add(field.name.as_bytes(), field.value);
+    }
+    if fields.connection_options > CONNECTION_OPTIONS_MAX {
+        return Err(too_large("too many connection options"));
     }
     let framing = framing(&fields, version)?;
     let host = host(&fields, version)?;

@@ -3,7 +3,9 @@
 //! Each row is a header and its description by [`described`]. Every row is also split at each byte,
 //! since the result must not depend on how the bytes arrive.
 
-use headway_http::{Framing, Head, HeadLimits, Parsed, Target, parse};
+use headway_http::{
+    CONNECTION_OPTIONS_MAX, Framing, Head, HeadLimits, Parsed, Target, may_be_decided, parse,
+};
 
 /// `GET /path 1.1 host=x keep none`, or `400 reason`, or `partial`.
 fn described(parsed: &Parsed<'_>) -> String {
@@ -60,6 +62,60 @@ const UNSUPPORTED: &str = "505 version not supported";
 const AUTHORITY: &str = "400 invalid authority in the target";
 const FORM: &str = "400 target is neither a path nor an http URI";
 const OK: &str = "GET / 1.1 host=x keep none";
+
+/// The end of a header which arrives byte by byte: how many bytes had come, and how many of them were
+/// parsed in all.
+fn byte_by_byte(bytes: &[u8]) -> (usize, usize) {
+    let limits = HeadLimits::default();
+    let (mut parsed, mut work) = (0, 0);
+    for length in 1..=bytes.len() {
+        if parsed > 0 && !may_be_decided(&bytes[..length], parsed, &limits) {
+            continue;
+        }
+        (parsed, work) = (length, work + length);
+        if !matches!(parse(&bytes[..length], &limits), Parsed::Partial) {
+            return (length, work);
+        }
+    }
+    (0, work)
+}
+
+#[test]
+fn header_in_single_bytes_is_decided_in_time_and_with_little_work() {
+    let many = "A: b\r\n".repeat(99);
+    let long = |bytes| "a".repeat(bytes);
+    for (text, decided) in [
+        (format!("GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n"), 621),
+        (
+            format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}\r\n\r\n", long(16_000)),
+            16_032,
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}", long(20_000)),
+            16_384,
+        ),
+        (format!("GET /{} HTTP/1.1\r\n", long(9_000)), 8_197),
+        (format!("\r\nOPTIONS /{} HTTP/1.1\r\n", long(9_000)), 8_203),
+        (long(20_000), 16_384),
+    ] {
+        let (length, work) = byte_by_byte(text.as_bytes());
+        assert_eq!(length, decided, "{}", &text[..30]);
+        assert!(work < 24 * 16_384, "{work} bytes parsed: {}", &text[..30]);
+    }
+}
+
+#[test]
+fn header_with_too_many_connection_options_is_rejected() {
+    let with_options = |options: usize| {
+        let (one, more) = ("A,".repeat(options / 2), "B,".repeat(options - options / 2));
+        let bytes =
+            format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: {one}\r\nConnection: {more}\r\n\r\n");
+        described(&parse(bytes.as_bytes(), &HeadLimits::default()))
+    };
+    assert_eq!(with_options(CONNECTION_OPTIONS_MAX), OK);
+    let reject = "431 too many connection options";
+    assert_eq!(with_options(CONNECTION_OPTIONS_MAX + 1), reject);
+}
 
 #[rustfmt::skip]
 const HEADS: &[(&str, &str)] = &[

@@ -8,6 +8,8 @@
 //! Sources: RFC 3875 section 4.1; variables beyond it that programs expect are those of the FastCGI
 //! specification's examples and of PHP's manual (`$_SERVER`).
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -180,13 +182,23 @@ impl Variables {
     /// asks.
     fn add_fields(&mut self, request: &Request<'_>, context: &Context<'_>) {
         let credentials = context.authorization && context.user.is_none();
-        for (at, (name, value)) in request.fields().enumerate() {
-            let is_same = |(found, _): &(&[u8], &[u8])| found.eq_ignore_ascii_case(name);
-            if !is_passed(name, credentials)
-                || request.fields().take(at).any(|field| is_same(&field))
-            {
-                continue;
+        let passed = request
+            .fields()
+            .filter(|(name, _)| is_passed(name, credentials));
+        // One pass: comparing each name with every other takes a millisecond for long names.
+        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut grouped: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+        for (name, value) in passed {
+            let value = request.effective_value(name, value);
+            match places.entry(name.to_ascii_lowercase()) {
+                Entry::Occupied(place) => grouped[*place.get()].1.push(value),
+                Entry::Vacant(place) => {
+                    place.insert(grouped.len());
+                    grouped.push((name, vec![value]));
+                }
             }
+        }
+        for (name, values) in grouped {
             // Cookie is the one field whose parts are not separated by commas (RFC 6265 section
             // 5.4).
             let separator: &[u8] = match name.eq_ignore_ascii_case(b"cookie") {
@@ -195,10 +207,7 @@ impl Variables {
             };
             let prefixed = [&b"HTTP_"[..], name].concat();
             self.0
-                .push_changed(&prefixed, as_variable, request.effective_value(name, value));
-            for (_, more) in request.fields().skip(at + 1).filter(is_same) {
-                self.0.extend_last(separator, more);
-            }
+                .push_changed(&prefixed, as_variable, &values.join(separator));
         }
     }
 

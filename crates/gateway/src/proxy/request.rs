@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use headway_http::{Framing, Method, Target, Version, elements, path};
 
-use crate::fields::{is_hop_by_hop, write_field};
+use crate::fields::{NamedFields, is_hop_by_hop, write_field};
 use crate::proxy::forwarded;
 use crate::request::Request;
 
@@ -151,19 +151,15 @@ fn max_forwards(request: &Request<'_>) -> Result<Option<u64>, Unforwardable> {
 
 /// Writes the client's fields that are passed on, in the order received.
 fn write_passed(out: &mut Vec<u8>, request: &Request<'_>) {
+    let mut named = NamedFields::default();
+    request
+        .values(b"connection")
+        .for_each(|value| named.add(value));
     for (name, value) in request.fields() {
-        if !is_hop_by_hop(name) && !is_ours(request, name) && !is_named(request, name) {
+        if !is_hop_by_hop(name) && !is_ours(request, name) && !named.contains(name) {
             write_field(out, name, value);
         }
     }
-}
-
-/// Whether `Connection` names the field, so that it ends here (RFC 9110 section 7.6.1).
-fn is_named(request: &Request<'_>, name: &[u8]) -> bool {
-    request
-        .values(b"connection")
-        .flat_map(elements)
-        .any(|option| option.eq_ignore_ascii_case(name))
 }
 
 /// Whether this server writes the field itself, or it must not be passed on. `Expect` has been
@@ -242,5 +238,8 @@ pub fn is_websocket(request: &Request<'_>) -> bool {
         && head.method == Method::Get
         && head.framing == Framing::None
         && is_alone
-        && is_named(request, b"upgrade")
+        && request
+            .values(b"connection")
+            .flat_map(elements)
+            .any(|option| option.eq_ignore_ascii_case(b"upgrade"))
 }

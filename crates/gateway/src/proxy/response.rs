@@ -11,6 +11,7 @@
 
 use headway_http::elements;
 
+use crate::fields::NamedFields;
 use crate::header_lines::{BeforeColon, HeaderLines, LineEnding, control_byte, field};
 use crate::invalid_response::{InvalidResponse, excerpt};
 use crate::response::{HeadLimits, ResponseHead};
@@ -73,7 +74,7 @@ struct PartialHead {
     keep_alive: bool,
     websocket: bool,
     /// The fields that `Connection` names.
-    named: Vec<Vec<u8>>,
+    named: NamedFields,
 }
 
 impl FinalHeadReader {
@@ -156,7 +157,7 @@ impl PartialHead {
             close: false,
             keep_alive: false,
             websocket: false,
-            named: Vec::new(),
+            named: NamedFields::default(),
         })
     }
 
@@ -176,7 +177,7 @@ impl PartialHead {
                 self.close |= option.eq_ignore_ascii_case(b"close");
                 self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
             }
-            self.named.extend(elements(value).map(<[u8]>::to_vec));
+            self.named.add(value);
         } else if is(b"upgrade") {
             self.websocket |= value.eq_ignore_ascii_case(b"websocket");
         }
@@ -185,9 +186,7 @@ impl PartialHead {
 
     fn end(mut self, request: RequestInfo) -> Result<Head, InvalidResponse> {
         let ending = self.ending(request)?;
-        for name in &self.named {
-            self.response.fields.remove(name);
-        }
+        self.response.fields.remove_named(&self.named);
         // A 204 has no framing; if it has, a body may follow.
         let has_framing = self.transfer_encoding.is_some() || self.response.length > Some(0);
         let is_doubtful = self.response.status == 204 && has_framing;

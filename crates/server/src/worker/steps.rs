@@ -9,7 +9,7 @@
 use headway_connection::{Connection, Next, Phase};
 use headway_event::{Interest, Ready, Token};
 use headway_files::Done;
-use headway_http::{Parsed, Status};
+use headway_http::{Parsed, Status, may_be_decided};
 use headway_request::Request;
 
 use super::context::LoopContext;
@@ -212,9 +212,16 @@ impl Worker {
             if input.is_empty() {
                 return self.context.await_head(connection, input);
             }
-            let head = match headway_http::parse(input, &self.context.limits) {
+            let (parsed_bytes, limits) = (connection.parsed_bytes as usize, &self.context.limits);
+            if connection.header_partial && !may_be_decided(input, parsed_bytes, limits) {
+                return self.context.await_head(connection, input);
+            }
+            let head = match headway_http::parse(input, limits) {
                 Parsed::Complete(head) => head,
-                Parsed::Partial => return self.context.await_head(connection, input),
+                Parsed::Partial => {
+                    connection.parsed_bytes = input.len() as u32;
+                    return self.context.await_head(connection, input);
+                }
                 Parsed::Reject(reject) => {
                     let next = self.reject_input(connection, input, reject.status);
                     return self.advance(connection, next);
