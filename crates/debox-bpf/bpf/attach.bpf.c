@@ -7,7 +7,7 @@
  * Page faults are the difference of the task's own counters, which getrusage(2) shows too, so no further
  * tracepoint is needed.
  *
- * It refuses to copy arguments, data or names: addresses, numbers and times only.
+ * It refuses to copy arguments and data: addresses, numbers, times, and the names of programs only.
  *
  * tp_btf programs run at each of these events of the whole system, so each begins with the cheapest check of
  * whether the event belongs to a traced process.
@@ -361,7 +361,7 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
 
 /* ---- Processes ---- */
 
-INLINE void report_process(u64 kind, u64 process, u64 parent) {
+INLINE void report_process(u64 kind, u64 process, u64 parent, struct linux_binprm *program) {
     struct process_event *event = ringbuf_reserve(&events, sizeof(*event), 0);
     if (!event) {
         count_lost(LOST_RECORDS);
@@ -370,6 +370,11 @@ INLINE void report_process(u64 kind, u64 process, u64 parent) {
     event->kind = kind;
     event->process = process;
     event->parent = parent;
+    event->time_ns = now_ns();
+    /* The current task: the parent, whose name the child has, the new program, or the one that ends. */
+    current_comm(event->comm, sizeof(event->comm));
+    event->path[0] = 0;
+    if (program) read_kernel_text(event->path, sizeof(event->path), FIELD(program, filename));
     ringbuf_submit(event, 0);
 }
 
@@ -386,7 +391,7 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
             count_lost(LOST_PROCESSES);
             return 0;
         }
-        report_process(EVENT_FORK, process_key(to, 0), from);
+        report_process(EVENT_FORK, process_key(to, 0), process_key(from, *execs), 0);
     }
     struct thread *thread = new_thread(child->pid, to, from == to ? *execs : 0);
     if (thread) thread->unborn = 1;
@@ -399,7 +404,7 @@ SECTION("tp_btf/sched_process_exec") int executed(u64 *context) {
     u64 *execs = map_lookup(&targets, &tgid);
     if (!execs) return 0;
     *execs += 1;
-    report_process(EVENT_EXEC, process_key(tgid, *execs), 0);
+    report_process(EVENT_EXEC, process_key(tgid, *execs), 0, (void *)context[2]);
     return 0;
 }
 
@@ -421,7 +426,7 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
         u64 process = process_key(tgid, *execs);
         /* The process id will be reused by another process, which must not be traced. */
         map_delete(&targets, &tgid);
-        report_process(EVENT_EXIT, process, 0);
+        report_process(EVENT_EXIT, process, 0, 0);
     }
     return 0;
 }

@@ -112,6 +112,10 @@ struct task_struct {
     struct signal_struct *signal;
 } KERNEL_TYPE;
 
+struct linux_binprm {
+    const char *filename;
+} KERNEL_TYPE;
+
 struct seq_file;
 
 /* The first argument of every iterator program. */
@@ -146,6 +150,7 @@ static long (*const stack_id)(void *context, void *map, u64 flags) = (void *)27;
 static long (*const read_stack)(void *context, void *frames, u32 bytes, u64 flags) = (void *)67;
 static long (*const read_user)(void *to, u32 bytes, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static long (*const read_kernel_text)(void *to, u32 bytes, const void *from) = (void *)115;
 static long (*const seq_write)(struct seq_file *file, const void *data, u32 bytes) = (void *)127;
 static long (*const ringbuf_output)(void *ringbuf, void *data, u64 bytes, u64 flags) = (void *)130;
 static void *(*const ringbuf_reserve)(void *ringbuf, u64 bytes, u64 flags) = (void *)131;

@@ -109,12 +109,19 @@ struct call_sleep {
     struct sleep sum;
 };
 
+/* Bytes of a program's path in the news of an exec; a longer one is cut. */
+#define PATH_BYTES 128
+
 struct process_event {
     u64 kind;
     /* Process id and count of execs; after a fork those of the child. */
     u64 process;
-    /* The parent's process id after a fork. */
+    /* The same of the parent after a fork. */
     u64 parent;
+    u64 time_ns;
+    u64 comm[2];
+    /* After an exec, as it was given to execve; a process may end before /proc is read. */
+    u64 path[PATH_BYTES / 8];
 };
 
 struct record {

@@ -1,7 +1,7 @@
 //! The observer: attached while it lives, detached when it is dropped.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::Ebpf;
@@ -11,13 +11,46 @@ use headway_debox::policy::{Filter, FilterState};
 
 use crate::error::AttachError;
 use crate::kept::KeptRecord;
-use crate::layout::{self, CallWords, Event, Process, Site, SiteKey, SleepKey, SleepWords};
+use crate::layout::{
+    self, CallUnderWay, CallWords, Event, Process, ProcessEvent, Site, SiteKey, SleepKey,
+    SleepWords, ThreadWords,
+};
 use crate::load::{self, Limits, Visibility};
 use crate::lost::Lost;
 use crate::mappings::Mappings;
 use crate::maps::{load_error, lost_of, stack_of};
 use crate::target::{Pids, is_alive};
 use crate::totals::{Builder, Resource, SiteTotals};
+
+/// A program in a traced process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenProgram {
+    /// The process.
+    pub pid: u32,
+    /// How often the process had called exec since it was traced.
+    pub execs: u32,
+    /// The process and the execs of the program that forked it; `None` after an exec, and for
+    /// those that were there before.
+    pub parent: Option<(u32, u32)>,
+    /// When it began or was first observed, on `CLOCK_MONOTONIC`.
+    pub started_ns: u64,
+    /// When it ended or became another program.
+    pub ended_ns: Option<u64>,
+    /// The thread's name then, at most 15 bytes.
+    pub comm: String,
+    /// After an exec, the path that was executed, cut at 127 bytes; empty otherwise.
+    pub path: String,
+}
+
+impl SeenProgram {
+    fn of(process: Process) -> SeenProgram {
+        SeenProgram {
+            pid: process.pid,
+            execs: process.execs,
+            ..SeenProgram::default()
+        }
+    }
+}
 
 /// Observes the system calls of some processes until it is dropped.
 ///
@@ -45,6 +78,8 @@ pub struct Attach {
     limits: Limits,
     filter_state: Option<FilterState>,
     living: BTreeSet<u32>,
+    programs: BTreeMap<Process, SeenProgram>,
+    programs_dropped: u64,
     mappings: Mappings,
     records: Vec<KeptRecord>,
     records_dropped: u64,
@@ -79,6 +114,8 @@ impl Attach {
             limits: limits.clone(),
             filter_state: load::needs_user_space(&filter).then(|| FilterState::new(filter)),
             living: BTreeSet::new(),
+            programs: BTreeMap::new(),
+            programs_dropped: 0,
             mappings: Mappings::default(),
             records: Vec::new(),
             records_dropped: 0,
@@ -108,7 +145,15 @@ impl Attach {
         let mut targets: HashMap<_, u32, u64> = HashMap::try_from(map).map_err(load_error)?;
         targets.insert(pid, 0, 0).map_err(load_error)?;
         self.living.insert(pid);
-        self.mappings.read(Process { pid, execs: 0 }, None);
+        let process = Process { pid, execs: 0 };
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let program = SeenProgram {
+            started_ns: monotonic_ns(),
+            comm: comm.trim_end().to_owned(),
+            ..SeenProgram::of(process)
+        };
+        self.seen(process, program);
+        self.mappings.read(process, None);
         Ok(())
     }
 
@@ -126,18 +171,56 @@ impl Attach {
         while let Some(event) = self.events.next().map(|item| Event::of(&item)) {
             match event {
                 Some(Event::Record(raw)) => self.keep_record(&raw),
-                Some(Event::Fork { child, parent }) => {
-                    self.living.insert(child.pid);
-                    self.mappings.read(child, Some(parent));
+                Some(Event::Fork(news)) => {
+                    self.living.insert(news.process.pid);
+                    self.mappings.read(news.process, Some(news.parent.pid));
+                    self.begun(&news, Some(news.parent));
                 }
-                Some(Event::Exec(process)) => self.mappings.read(process, None),
-                Some(Event::Exit(process)) => {
-                    self.living.remove(&process.pid);
+                Some(Event::Exec(news)) => {
+                    self.mappings.read(news.process, None);
+                    let (pid, execs) = (news.process.pid, news.process.execs - 1);
+                    self.ended(Process { pid, execs }, news.time_ns);
+                    self.begun(&news, None);
+                }
+                Some(Event::Exit(news)) => {
+                    self.living.remove(&news.process.pid);
+                    self.ended(news.process, news.time_ns);
                 }
                 Some(Event::Sleep(_)) | None => {}
             }
         }
         self.mappings.refresh();
+    }
+
+    fn begun(&mut self, news: &ProcessEvent, parent: Option<Process>) {
+        let program = SeenProgram {
+            parent: parent.map(|parent| (parent.pid, parent.execs)),
+            started_ns: news.time_ns,
+            comm: news.comm.clone(),
+            path: news.path.clone(),
+            ..SeenProgram::of(news.process)
+        };
+        self.seen(news.process, program);
+    }
+
+    fn seen(&mut self, process: Process, program: SeenProgram) {
+        if self.programs.len() < self.limits.programs_max {
+            self.programs.insert(process, program);
+        } else {
+            self.programs_dropped += 1;
+        }
+    }
+
+    fn ended(&mut self, process: Process, now_ns: u64) {
+        if let Some(program) = self.programs.get_mut(&process) {
+            program.ended_ns = Some(now_ns);
+        }
+    }
+
+    /// Programs that were traced, also those that have ended: one for each process, and one more
+    /// for each exec of it.
+    pub fn programs(&self) -> impl Iterator<Item = &SeenProgram> {
+        self.programs.values()
     }
 
     fn keep_record(&mut self, raw: &layout::Record) {
@@ -186,13 +269,40 @@ impl Attach {
             let key_of = (site.process, site.call, site.address);
             builder.sleep(key_of, Resource::of(key[4]), &sleep, stack, self.symbols());
         }
+        let now_ns = monotonic_ns();
+        let threads: HashMap<_, u32, ThreadWords> =
+            HashMap::try_from(self.map("threads")).map_err(load_error)?;
+        for entry in threads.iter() {
+            let (_, words) = entry.map_err(load_error)?;
+            if let Some(call) = CallUnderWay::of(&words) {
+                self.add_under_way(&mut builder, &call, now_ns);
+            }
+        }
         Ok(builder.finish(|pid, execs, address| self.mappings.location(pid, execs, address)))
+    }
+
+    fn add_under_way(&self, builder: &mut Builder, call: &CallUnderWay, now_ns: u64) {
+        let key = (call.site.process, call.site.call, call.site.address);
+        builder.under_way(key, now_ns.saturating_sub(call.start_ns));
+        if call.asleep_ns == 0 {
+            return;
+        }
+        let length_ns = now_ns.saturating_sub(call.asleep_ns);
+        let sleep = layout::Sleep {
+            count: 1,
+            blocked_ns: length_ns,
+            max_ns: length_ns,
+            ..layout::Sleep::default()
+        };
+        let (resource, stack) = (Resource::of(call.resource), self.stack(call.stack));
+        builder.sleep(key, resource, &sleep, stack, self.symbols());
     }
 
     /// What could not be counted or kept up to now.
     pub fn lost(&self) -> Lost {
         let mut lost = lost_of(&self.ebpf);
         lost.records += self.records_dropped;
+        lost.names += self.programs_dropped;
         lost
     }
 
@@ -219,6 +329,12 @@ impl Attach {
         let load = || Symbols::load().ok().filter(|symbols| !symbols.hidden());
         self.symbols.get_or_init(load).as_ref()
     }
+}
+
+/// The clock of all times here.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl AsFd for Attach {

@@ -13,6 +13,8 @@ const EVENT_EXEC: u64 = 3;
 const EVENT_EXIT: u64 = 4;
 const EVENT_WAITED: u64 = 5;
 const WAITED_WORDS: usize = 9;
+const PATH_WORDS: usize = 128 / 8;
+const PROCESS_WORDS: usize = 6 + PATH_WORDS;
 
 /// `enum target`.
 pub(crate) const CHILDREN_ONLY: u64 = 1;
@@ -172,13 +174,62 @@ impl SleepEvent {
     }
 }
 
+/// `struct process_event`.
+#[derive(Clone, Debug)]
+pub(crate) struct ProcessEvent {
+    pub process: Process,
+    pub parent: Process,
+    pub time_ns: u64,
+    pub comm: String,
+    pub path: String,
+}
+
+impl ProcessEvent {
+    fn of(words: &[u64]) -> ProcessEvent {
+        ProcessEvent {
+            process: Process::of(words[1]),
+            parent: Process::of(words[2]),
+            time_ns: words[3],
+            comm: text(&words[4..6]),
+            path: text(&words[6..]),
+        }
+    }
+}
+
+/// The beginning of `struct thread`: what is known of a call under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallUnderWay {
+    pub site: Site,
+    pub start_ns: u64,
+    /// Asleep since then; 0 if it is not.
+    pub asleep_ns: u64,
+    pub stack: u64,
+    pub resource: u64,
+}
+
+pub(crate) type ThreadWords = [u64; 28 + SLEEPS_MAX * CALL_SLEEP_WORDS];
+
+impl CallUnderWay {
+    /// `None` if the thread is in no call that was seen to begin.
+    pub fn of(words: &ThreadWords) -> Option<CallUnderWay> {
+        let (in_call, off_ns, asleep) = (words[3], words[18], words[19]);
+        (in_call != 0).then(|| CallUnderWay {
+            site: Site::of(words),
+            start_ns: words[8],
+            asleep_ns: if asleep == 0 { 0 } else { off_ns },
+            stack: words[24],
+            resource: words[25],
+        })
+    }
+}
+
 /// One item of the ring buffer.
 #[derive(Debug)]
 pub(crate) enum Event {
     Record(Box<Record>),
-    Fork { child: Process, parent: u32 },
-    Exec(Process),
-    Exit(Process),
+    Fork(ProcessEvent),
+    Exec(ProcessEvent),
+    Exit(ProcessEvent),
     Sleep(SleepEvent),
 }
 
@@ -191,12 +242,9 @@ impl Event {
             .collect();
         match (*words.first()?, words.len()) {
             (EVENT_RECORD, RECORD_WORDS) => Some(Event::Record(Box::new(Record::of(&words)))),
-            (EVENT_FORK, 3) => Some(Event::Fork {
-                child: Process::of(words[1]),
-                parent: words[2] as u32,
-            }),
-            (EVENT_EXEC, 3) => Some(Event::Exec(Process::of(words[1]))),
-            (EVENT_EXIT, 3) => Some(Event::Exit(Process::of(words[1]))),
+            (EVENT_FORK, PROCESS_WORDS) => Some(Event::Fork(ProcessEvent::of(&words))),
+            (EVENT_EXEC, PROCESS_WORDS) => Some(Event::Exec(ProcessEvent::of(&words))),
+            (EVENT_EXIT, PROCESS_WORDS) => Some(Event::Exit(ProcessEvent::of(&words))),
             (EVENT_WAITED, WAITED_WORDS) => Some(Event::Sleep(SleepEvent::of(&words))),
             _ => None,
         }
@@ -265,6 +313,43 @@ mod tests {
         assert_eq!((waited.pid, waited.tid, waited.call), (7, 8, None));
         assert_eq!((waited.start_ns, waited.end_ns, waited.stack), (3, 4, 5));
         assert_eq!((waited.resource, waited.entry, waited.exit), (6, 10, 11));
+    }
+
+    #[test]
+    fn news_of_a_process_are_decoded_field_by_field() {
+        let mut words = vec![0; super::PROCESS_WORDS];
+        (words[0], words[1], words[2], words[3]) = (3, 2 << 32 | 7, 1 << 32 | 6, 9);
+        words[4] = u64::from_ne_bytes(*b"short\0\0\0");
+        words[6] = u64::from_ne_bytes(*b"/bin/lon");
+        words[7] = u64::from_ne_bytes(*b"ger\0old\0");
+        let Some(Event::Exec(news)) = Event::of(&bytes(&words)) else {
+            panic!("an exec");
+        };
+        assert_eq!((news.process.pid, news.process.execs), (7, 2));
+        assert_eq!(
+            (news.parent.pid, news.parent.execs, news.time_ns),
+            (6, 1, 9)
+        );
+        assert_eq!(
+            (news.comm.as_str(), news.path.as_str()),
+            ("short", "/bin/longer")
+        );
+    }
+
+    #[test]
+    fn call_under_way_is_decoded_field_by_field() {
+        let mut words: super::ThreadWords = std::array::from_fn(|at| at as u64);
+        let call = super::CallUnderWay::of(&words).expect("in a call");
+        assert_eq!((call.site.process.pid, call.site.call), (0, Some(1)));
+        assert_eq!((call.start_ns, call.asleep_ns), (8, 18));
+        assert_eq!((call.stack, call.resource), (24, 25));
+        words[19] = 0;
+        assert_eq!(
+            super::CallUnderWay::of(&words).map(|call| call.asleep_ns),
+            Some(0)
+        );
+        words[3] = 0;
+        assert!(super::CallUnderWay::of(&words).is_none());
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod target;
 mod totals;
 mod waiters;
 
-pub use attach::Attach;
+pub use attach::{Attach, SeenProgram};
 pub use error::AttachError;
 pub use kept::KeptRecord;
 pub use load::{Limits, Visibility};

@@ -28,6 +28,8 @@ pub struct Limits {
     pub sleepers_max: u32,
     /// Bytes of the ring buffer through which records come; a power of two, at least a page.
     pub ring_bytes: u32,
+    /// How many programs are kept with their names; the calls of further ones are counted.
+    pub programs_max: usize,
     /// How many records are stored until [`Attach::records`](crate::Attach::records) takes them.
     pub records_max: usize,
     /// Whether records of single calls are kept at all; totals always are.
@@ -47,6 +49,7 @@ impl Default for Limits {
             stacks_max: 8192,
             sleepers_max: 16384,
             ring_bytes: 1 << 20,
+            programs_max: 65536,
             records_max: 65536,
             records: true,
             waiters_everywhere: true,

@@ -23,6 +23,9 @@ pub struct Lost {
     /// Children beyond [`Limits::processes_max`](crate::Limits::processes_max), which are not
     /// traced.
     pub processes: u64,
+    /// Programs beyond [`Limits::programs_max`](crate::Limits::programs_max): their calls are counted
+    /// without a name.
+    pub names: u64,
     /// Calls that were under way when tracing began; their sleeps from then on are counted.
     pub begun_before: u64,
     /// Context switches that the kernel did not report: the sleeps that they ended are counted
@@ -37,7 +40,7 @@ impl Lost {
         *self == Lost::default()
     }
 
-    fn parts(&self) -> [(u64, &'static str); 9] {
+    fn parts(&self) -> [(u64, &'static str); 10] {
         [
             (self.threads, "calls and sleeps of threads beyond the limit"),
             (self.calls, "calls at sites beyond the limit"),
@@ -46,6 +49,7 @@ impl Lost {
             (self.records, "records"),
             (self.waiters, "waiters"),
             (self.processes, "children"),
+            (self.names, "names of programs"),
             (self.begun_before, "calls begun before the trace"),
             (self.events, "events"),
         ]

@@ -26,6 +26,7 @@ pub(crate) fn lost_of(ebpf: &Ebpf) -> Lost {
         records: counts[4],
         waiters: counts[5],
         processes: counts[6],
+        names: 0,
         begun_before: counts[7],
         events: counts[8] + skipped,
     }

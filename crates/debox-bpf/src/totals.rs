@@ -108,7 +108,11 @@ pub struct SiteTotals {
     pub location: Option<CodeLocation>,
     /// How many calls have ended, in whatever way.
     pub count: u64,
-    /// Of these, calls in which the thread ended.
+    /// Calls that have not ended yet; in no other figure but `under_way_ns` and their sleeps.
+    pub under_way: u64,
+    /// Nanoseconds that those have taken up to now.
+    pub under_way_ns: u64,
+    /// Of those that have ended, calls in which the thread ended.
     pub unfinished: u64,
     /// Of these, calls that failed.
     pub errors: u64,
@@ -159,6 +163,8 @@ impl SiteTotals {
             site,
             location: None,
             count: 0,
+            under_way: 0,
+            under_way_ns: 0,
             unfinished: 0,
             errors: 0,
             wall_ns: 0,
@@ -243,6 +249,12 @@ impl Builder {
         self.site(key).fill(words);
     }
 
+    pub fn under_way(&mut self, key: Key, length_ns: u64) {
+        let site = self.site(key);
+        site.under_way += 1;
+        site.under_way_ns += length_ns;
+    }
+
     pub fn sleep(
         &mut self,
         key: Key,
@@ -284,9 +296,9 @@ impl Builder {
                 .sort_by(|a, b| (b.total_ns.cmp(&a.total_ns)).then_with(|| a.stack.cmp(&b.stack)));
         }
         sites.sort_by(|a, b| {
-            b.wall_ns
-                .max(b.blocked_ns())
-                .cmp(&a.wall_ns.max(a.blocked_ns()))
+            let length_ns =
+                |site: &SiteTotals| (site.wall_ns + site.under_way_ns).max(site.blocked_ns());
+            length_ns(b).cmp(&length_ns(a))
         });
         sites
     }

@@ -4,15 +4,16 @@
 //! histogram, no exit code) and more of others: the waiters on the same resource, and sleeps in
 //! page faults outside any call.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use headway_debox::{KernelLines, Symbols, TraceLevel, Wait};
-use headway_debox_bpf::{Attach, AttachError, KeptRecord, SiteTotals, SleepTotals};
+use headway_debox_bpf::{Attach, AttachError, KeptRecord, SeenProgram, SiteTotals, SleepTotals};
 
 use crate::call_sites::CallSites;
 use crate::model::{
-    CodeLocation, KeptCall, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
+    CodeLocation, KeptCall, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod, file_name,
 };
+use crate::units::{counted, time_unpadded};
 
 /// An observation under way.
 pub struct Observation {
@@ -20,9 +21,15 @@ pub struct Observation {
     kept: Vec<KeptRecord>,
     started_ns: u64,
     started_unix_ns: u64,
-    names: BTreeMap<u32, (String, Vec<String>)>,
+    names: Names,
     gate: Option<u32>,
 }
+
+/// A process, and how often it had called exec.
+type Image = (u32, u32);
+
+/// Paths and arguments of programs, as far as /proc had them.
+type Names = BTreeMap<Image, (String, Vec<String>)>;
 
 impl Observation {
     /// Of processes that `attach` watches from now on. What the process `gate` does before its exec
@@ -33,7 +40,7 @@ impl Observation {
             kept: Vec::new(),
             started_ns: now_ns(rustix::time::ClockId::Monotonic),
             started_unix_ns: now_ns(rustix::time::ClockId::Realtime),
-            names: BTreeMap::new(),
+            names: Names::new(),
             gate,
         };
         observation.poll();
@@ -42,16 +49,110 @@ impl Observation {
 
     /// Takes what has come; call it several times per second. False once every process has ended.
     pub fn poll(&mut self) -> bool {
+        // A program that was there before the news were taken is what /proc shows now, unless the
+        // news say otherwise. A younger one may have become another program since.
+        let known_ns = now_ns(rustix::time::ClockId::Monotonic);
         self.attach.poll();
         self.kept.extend(self.attach.records());
-        let living: Vec<u32> = self.attach.living().collect();
-        for pid in &living {
-            // A name is read while the process lives; an exec changes it.
-            if let Some(name) = name_of(*pid) {
-                self.names.insert(*pid, name);
+        for program in self.attach.programs() {
+            let image = (program.pid, program.execs);
+            // A forked child is its parent's copy until it becomes another program, perhaps now.
+            let named = program.parent.is_some() || self.names.contains_key(&image);
+            if named || program.ended_ns.is_some() {
+                continue;
+            }
+            if let Some((comm, name)) = name_of(program.pid)
+                && (comm == program.comm || program.started_ns < known_ns)
+            {
+                self.names.insert(image, name);
             }
         }
-        !living.is_empty()
+        self.attach.living().next().is_some()
+    }
+
+    /// Path and arguments of a program. One that ended before /proc was read has what the kernel
+    /// told: the name of its parent after a fork, the path after an exec.
+    fn name(&self, image: Image, seen: &BTreeMap<Image, &SeenProgram>) -> (String, Vec<String>) {
+        let mut image = image;
+        // A shell forks a shell that forks; no chain is longer than the table.
+        for _ in 0..=seen.len() {
+            if let Some(name) = self.names.get(&image) {
+                return name.clone();
+            }
+            let Some(program) = seen.get(&image) else {
+                break;
+            };
+            match program.parent {
+                Some(parent) => image = parent,
+                None if program.path.is_empty() => {
+                    return (program.comm.clone(), vec![program.comm.clone()]);
+                }
+                None => return (program.path.clone(), vec![program.path.clone()]),
+            }
+        }
+        (String::new(), vec![format!("process {}", image.0)])
+    }
+
+    /// Every program that was seen, and those that only their calls tell of.
+    fn programs(&self, totals: &[SiteTotals]) -> Vec<Program> {
+        let seen: BTreeMap<Image, &SeenProgram> = self
+            .attach
+            .programs()
+            .map(|program| ((program.pid, program.execs), program))
+            .collect();
+        let called = totals.iter().map(|totals| (totals.pid, totals.execs));
+        let kept = self.kept.iter().map(|kept| (kept.pid, kept.execs));
+        let images: BTreeSet<Image> = seen.keys().copied().chain(called).chain(kept).collect();
+        let mut programs: Vec<Program> = images
+            .into_iter()
+            .filter(|image| !self.is_gate(*image))
+            .map(|image| {
+                let (exe, command) = self.name(image, &seen);
+                let known = seen.get(&image);
+                Program {
+                    pid: image.0,
+                    ppid: known
+                        .and_then(|program| program.parent)
+                        .map_or(0, |(pid, _)| pid),
+                    image: image.1.into(),
+                    exe,
+                    command,
+                    started_ns: known.map_or(self.started_ns, |program| program.started_ns),
+                    ended_ns: known.and_then(|program| program.ended_ns),
+                    level: TraceLevel::Stacks,
+                    sees_faults: true,
+                    calls: 0,
+                }
+            })
+            .collect();
+        programs.sort_by_key(|program| (program.started_ns, program.pid, program.image));
+        programs
+    }
+
+    fn is_gate(&self, (pid, execs): Image) -> bool {
+        execs == 0 && self.gate == Some(pid)
+    }
+
+    /// Calls of the traced processes that began before the trace and have not ended, by process.
+    fn under_way_since_before(&self, totals: &[SiteTotals]) -> Vec<(u32, String)> {
+        let mut counted: HashMap<(u32, String), u64> = HashMap::new();
+        for totals in totals {
+            *counted
+                .entry((totals.pid, totals.name.clone()))
+                .or_default() += totals.under_way;
+        }
+        let mut before = Vec::new();
+        for pid in self.attach.living().filter(|pid| Some(*pid) != self.gate) {
+            for call in waiting_calls(pid) {
+                // Those that began during the trace are in the totals.
+                let key = (pid, call);
+                match counted.get_mut(&key) {
+                    Some(known) if *known > 0 => *known -= 1,
+                    _ => before.push(key),
+                }
+            }
+        }
+        before
     }
 
     /// Everything so far, with the lines of the kernel's sources if there are `lines`.
@@ -72,6 +173,7 @@ impl Observation {
             location_index: HashMap::new(),
             stack_index: HashMap::new(),
             site_index: HashMap::new(),
+            program_index: HashMap::new(),
             trace: Trace {
                 schema: SCHEMA,
                 headway: env!("CARGO_PKG_VERSION").to_owned(),
@@ -82,24 +184,20 @@ impl Observation {
                 ..Trace::default()
             },
         };
-        for (pid, (exe, command)) in &self.names {
-            builder
-                .trace
-                .programs
-                .push(program(*pid, exe, command, self.started_ns));
+        let mut snapshot = self.attach.snapshot()?;
+        snapshot.retain(|totals| !self.is_gate((totals.pid, totals.execs)));
+        builder.trace.programs = self.programs(&snapshot);
+        for (index, program) in builder.trace.programs.iter().enumerate() {
+            let image = (program.pid, program.image as u32);
+            builder.program_index.insert(image, index);
         }
-        let ours = |pid, execs| execs == 0 && self.gate == Some(pid);
-        for totals in self
-            .attach
-            .snapshot()?
-            .iter()
-            .filter(|totals| !ours(totals.pid, totals.execs))
-        {
-            builder.site(totals, &self.names);
-        }
-        for kept in self.kept.iter().filter(|kept| !ours(kept.pid, kept.execs)) {
-            builder.kept(kept, self.attach.mappings());
-        }
+        snapshot.iter().for_each(|totals| builder.site(totals));
+        let kept = (self.kept.iter()).filter(|kept| !self.is_gate((kept.pid, kept.execs)));
+        kept.for_each(|kept| builder.kept(kept, self.attach.mappings()));
+        let under_way = under_way(&snapshot, &builder.trace);
+        builder.trace.missing.extend(under_way);
+        let before = self.under_way_since_before(&snapshot);
+        builder.trace.missing.extend(begun_before(&before));
         builder.trace.missing.extend(
             self.attach
                 .visibility()
@@ -107,7 +205,11 @@ impl Observation {
                 .iter()
                 .map(|text| format!("{text}.")),
         );
-        let lost = self.attach.lost();
+        let mut lost = self.attach.lost();
+        if self.gate.is_some() {
+            // The gate's own: it waits for the word to begin.
+            lost.begun_before = 0;
+        }
         if !lost.is_none() {
             builder.trace.missing.push(format!("{lost}."));
         }
@@ -125,31 +227,92 @@ fn now_ns(clock: rustix::time::ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn name_of(pid: u32) -> Option<(String, Vec<String>)> {
+/// The name of the main thread, and the path and arguments of the program.
+fn name_of(pid: u32) -> Option<(String, (String, Vec<String>))> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let arguments = command
         .split(|&byte| byte == 0)
         .filter(|argument| !argument.is_empty());
-    let arguments = arguments
-        .map(|argument| String::from_utf8_lossy(argument).into_owned())
-        .collect();
-    Some((exe.to_string_lossy().into_owned(), arguments))
+    let arguments = arguments.map(|argument| String::from_utf8_lossy(argument).into_owned());
+    let arguments: Vec<String> = arguments.collect();
+    // A process that ends has none left.
+    let name = (exe.to_string_lossy().into_owned(), arguments);
+    (!name.1.is_empty()).then(|| (comm.trim_end().to_owned(), name))
 }
 
-fn program(pid: u32, exe: &str, command: &[String], started_ns: u64) -> Program {
-    Program {
-        pid,
-        ppid: 0,
-        image: 0,
-        exe: exe.to_owned(),
-        command: command.to_vec(),
-        started_ns,
-        ended_ns: None,
-        level: TraceLevel::Stacks,
-        sees_faults: true,
-        calls: 0,
-    }
+/// The calls that threads of a process wait in, by name.
+///
+/// Source: proc(5), /proc/PID/syscall.
+fn waiting_calls(pid: u32) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let call = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("syscall")).ok()?;
+        // "running", or -1 outside a call.
+        let number: u32 = text.split_whitespace().next()?.parse().ok()?;
+        Some(headway_debox::calls::display_name(number).into_owned())
+    };
+    threads
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(call)
+        .collect()
+}
+
+/// How many calls a sentence names.
+const NAMED_MAX: usize = 3;
+
+/// A sentence about the calls that had not ended, longest first.
+fn under_way(snapshot: &[SiteTotals], trace: &Trace) -> Option<String> {
+    let mut longest: Vec<&SiteTotals> = (snapshot.iter())
+        .filter(|totals| totals.under_way > 0)
+        .collect();
+    longest.sort_by_key(|totals| std::cmp::Reverse(totals.under_way_ns));
+    let calls: u64 = longest.iter().map(|totals| totals.under_way).sum();
+    let named = longest.iter().take(NAMED_MAX).map(|totals| {
+        let program = (trace.programs.iter())
+            .find(|one| (one.pid, one.image) == (totals.pid, totals.execs.into()));
+        let exe = program.map_or("", |program| file_name(&program.exe));
+        format!(
+            "{} in process {} ({exe}) for {}",
+            totals.name,
+            totals.pid,
+            time_unpadded(totals.under_way_ns)
+        )
+    });
+    let named: Vec<String> = named.collect();
+    let had = if calls == 1 { "has" } else { "have" };
+    (calls > 0).then(|| {
+        format!(
+            "{} {had} not ended: {}{}. The time up to now is in the tables.",
+            counted(calls, "call", "calls"),
+            named.join(", "),
+            more(longest.len())
+        )
+    })
+}
+
+/// A sentence about calls of which only the present is known.
+fn begun_before(calls: &[(u32, String)]) -> Option<String> {
+    let named = calls.iter().take(NAMED_MAX);
+    let named: Vec<String> = named
+        .map(|(pid, call)| format!("{call} in process {pid}"))
+        .collect();
+    let had = if calls.len() == 1 { "has" } else { "have" };
+    (!calls.is_empty()).then(|| {
+        format!(
+            "{} from before the trace {had} not ended and is in no table: {}{}.",
+            counted(calls.len() as u64, "call", "calls"),
+            named.join(", "),
+            more(calls.len())
+        )
+    })
+}
+
+fn more(calls: usize) -> &'static str {
+    if calls > NAMED_MAX { " and others" } else { "" }
 }
 
 struct Builder<'a> {
@@ -159,26 +322,27 @@ struct Builder<'a> {
     location_index: HashMap<CodeLocation, usize>,
     stack_index: HashMap<Vec<u64>, usize>,
     site_index: HashMap<(usize, String), usize>,
+    program_index: HashMap<Image, usize>,
     trace: Trace,
 }
 
 impl Builder<'_> {
-    fn site(&mut self, totals: &SiteTotals, names: &BTreeMap<u32, (String, Vec<String>)>) {
+    fn site(&mut self, totals: &SiteTotals) {
         let location = match &totals.location {
             Some(location) => self.location(&location.file, location.offset),
             None => self.location("", totals.site),
         };
-        if let Some(program) = self
-            .trace
-            .programs
-            .iter_mut()
-            .find(|program| program.pid == totals.pid)
-        {
-            program.calls += totals.count;
-        }
-        let exe = names
-            .get(&totals.pid)
-            .map_or_else(String::new, |(exe, _)| exe.clone());
+        // A call that has not ended is one, with the time up to now.
+        let (count, wall_ns) = (
+            totals.count + totals.under_way,
+            totals.wall_ns + totals.under_way_ns,
+        );
+        let program = self.program_index.get(&(totals.pid, totals.execs));
+        let program = program.map(|index| &mut self.trace.programs[*index]);
+        let exe = program.map_or_else(String::new, |program| {
+            program.calls += count;
+            program.exe.clone()
+        });
         let sites = &mut self.trace.sites;
         let key = (location, totals.name.clone());
         let index = *self.site_index.entry(key).or_insert_with(|| {
@@ -187,9 +351,12 @@ impl Builder<'_> {
         });
         let site = &mut sites[index];
         site.processes += 1;
-        site.count += totals.count;
-        site.wall_ns += totals.wall_ns;
-        site.wall_max_ns = site.wall_max_ns.max(totals.max_ns);
+        site.count += count;
+        site.wall_ns += wall_ns;
+        let longest_ns = totals
+            .max_ns
+            .max(totals.under_way_ns / totals.under_way.max(1));
+        site.wall_max_ns = site.wall_max_ns.max(longest_ns);
         site.faults_minor += totals.faults_minor;
         site.faults_major += totals.faults_major;
         site.preemptions.count += totals.preemptions.count;
@@ -256,18 +423,8 @@ impl Builder<'_> {
             .iter()
             .map(|address| location_of(*address))
             .collect();
-        let programs = &mut self.trace.programs;
-        let known = programs.iter().position(|program| program.pid == kept.pid);
-        let program = known.unwrap_or_else(|| {
-            // It ended before its name was read.
-            programs.push(program(
-                kept.pid,
-                &kept.comm,
-                std::slice::from_ref(&kept.comm),
-                record.start_ns,
-            ));
-            programs.len() - 1
-        });
+        let program = self.program_index.get(&(kept.pid, kept.execs));
+        let program = program.copied().unwrap_or(0);
         self.trace.kept.push(KeptCall {
             program,
             thread: kept.tid,

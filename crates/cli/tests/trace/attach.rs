@@ -1,6 +1,6 @@
 //! `headway trace --attach`: tracing from outside, by BPF, and the live view.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use super::support::{Ran, compile, run, skip, sleeps, trace, traced};
@@ -145,6 +145,99 @@ fn all_processes_of_a_list_or_name_are_traced() {
         "{found}"
     );
     assert!(pids.iter().all(|pid| found.contains(pid)), "{found}");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
+#[test]
+fn every_process_of_a_shell_is_listed_and_their_calls_are_all_calls() {
+    if !observes("every_process_of_a_shell_is_listed_and_their_calls_are_all_calls") {
+        return;
+    }
+    let command = "i=0; while [ $i -lt 50 ]; do /bin/true $i; i=$((i+1)); done; exit 3";
+    let (trace, ran) = traced(&["--attach"], &["sh", "-c", command]);
+    assert_eq!(ran.code, Some(3), "{}", ran.error);
+    let programs = trace["programs"].as_array().expect("programs");
+    let calls = |of: &serde_json::Value, what: &str| of[what].as_u64().expect("a number");
+    let pids: std::collections::BTreeSet<u64> = programs
+        .iter()
+        .map(|program| calls(program, "pid"))
+        .collect();
+    assert_eq!(pids.len(), 51, "{programs:?}");
+    let listed: u64 = programs.iter().map(|program| calls(program, "calls")).sum();
+    let sites = trace["sites"].as_array().expect("call sites");
+    let all: u64 = sites.iter().map(|site| calls(site, "count")).sum();
+    assert_eq!(listed, all);
+    // By their names too, although most have ended before /proc could be read.
+    let named = |name: &str| {
+        let exe =
+            |program: &&serde_json::Value| program["exe"].as_str().unwrap_or("").contains(name);
+        programs.iter().filter(exe).count()
+    };
+    assert_eq!(named("true"), 50, "{programs:?}");
+    assert!(
+        programs.iter().all(|program| program["exe"] != ""),
+        "{programs:?}"
+    );
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
+#[test]
+fn call_that_hangs_when_the_trace_ends_is_shown() {
+    if !observes("call_that_hangs_when_the_trace_ends_is_shown") {
+        return;
+    }
+    let mut child = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("cat");
+    let mut input = child.stdin.take().expect("piped");
+    let traced_for_a_second = |input: Option<&mut std::process::ChildStdin>| {
+        let pid = child.id().to_string();
+        let mut headway = trace(&["-p", &pid, "--json", "--duration", "1"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("headway runs");
+        let mut line = String::new();
+        let mut errors = BufReader::new(headway.stderr.take().expect("piped"));
+        errors.read_line(&mut line).expect("its first words");
+        if let Some(input) = input {
+            input.write_all(b"a line\n").expect("cat reads");
+        }
+        let ran = Ran::of(&headway.wait_with_output().expect("it ends"));
+        serde_json::from_str::<serde_json::Value>(&ran.out).expect("JSON")
+    };
+    // It hangs already, and nothing comes.
+    let trace = traced_for_a_second(None);
+    let missing = trace["missing"].to_string();
+    assert!(
+        missing.contains("1 call from before the trace has not ended")
+            && missing.contains("read in"),
+        "{missing}"
+    );
+    // It makes calls, and hangs in the second read.
+    let trace = traced_for_a_second(Some(&mut input));
+    drop(input);
+    child.wait().expect("it ends");
+    let missing = trace["missing"].to_string();
+    assert!(
+        missing.contains("1 call has not ended: read in process"),
+        "{missing}"
+    );
+    let sites = trace["sites"].as_array().expect("call sites");
+    let read = sites
+        .iter()
+        .find(|site| site["call"] == "read")
+        .expect("a read");
+    assert_eq!(read["count"], 1, "{read}");
+    assert!(
+        sleeps(&trace)
+            .iter()
+            .any(|(call, label, _)| call == "read" && label == "pipe"),
+        "{:?}",
+        sleeps(&trace)
+    );
 }
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
