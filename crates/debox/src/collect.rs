@@ -273,16 +273,24 @@ pub enum NoteKind {
     /// The process gave up system calls (seccomp): threads and children it made later are not
     /// traced.
     Confined = 6,
+    /// The process gave up the CPU's counter (`PR_SET_TSC`, seccomp's strict mode): its thread and
+    /// what it starts are not traced from then on.
+    Clockless = 7,
+    /// The program was started where the library's file is not: behind a chroot or in another mount
+    /// namespace.
+    Unreachable = 8,
 }
 
 impl NoteKind {
-    const ALL: [NoteKind; 6] = [
+    const ALL: [NoteKind; 8] = [
         NoteKind::Privileged,
         NoteKind::Static,
         NoteKind::Environment,
         NoteKind::SharedMemory,
         NoteKind::Architecture,
         NoteKind::Confined,
+        NoteKind::Clockless,
+        NoteKind::Unreachable,
     ];
 }
 

@@ -365,6 +365,16 @@ impl<'a> TraceBuilder<'a> {
                     process.pid,
                     crate::model::file_name(&process.exe)
                 ),
+                NoteKind::Clockless => format!(
+                    "{} ({}) gave up the CPU's counter (PR_SET_TSC, or seccomp's strict mode): its calls from then on are \
+                     not traced, nor are the threads and processes it started. Use --attach.",
+                    process.pid,
+                    crate::model::file_name(&process.exe)
+                ),
+                NoteKind::Unreachable => format!(
+                    "{path} was started where the preload library's file is not (chroot or a mount namespace): it was not \
+                     traced. Use --attach."
+                ),
                 NoteKind::Architecture => format!(
                     "{path} is for another architecture than the preload library: it was not traced. Use --attach."
                 ),
