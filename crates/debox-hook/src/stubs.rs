@@ -67,11 +67,13 @@ const fn failure(index: usize) -> Failure {
     ];
     const NULL: &[F] = &[
         F::getcwd,
+        F::__getcwd_chk,
         F::fopen,
         F::fopen64,
         F::opendir,
         F::fdopendir,
         F::realpath,
+        F::__realpath_chk,
     ];
     // One thread gets -1 from a barrier because it was the last, not because it failed.
     const NEVER: &[F] = &[F::sync, F::closefrom, F::pthread_barrier_wait];

@@ -40,7 +40,7 @@ const LOSSES: [&str; 8] = [
     "calls of threads beyond the room for threads are missing",
     "calls at sites beyond the room for sites are missing",
     "calls inside the tracer are missing",
-    "calls of vfork children, which live in their parent's memory until they exec, are missing",
+    "calls of vfork children, which live in their parent's memory until they exec, are missing; --attach counts them",
     "sleeps are counted but not told apart",
     "records of the kernel were lost, so sleeps may be missing",
     "chosen records found no room; give more with --log-size or choose fewer",
