@@ -358,10 +358,11 @@ impl Environment {
         let list = std::ptr::with_exposed_provenance::<*const c_char>(given);
         // SAFETY: the caller's promise.
         if let Some(variable) = unsafe { library(list) } {
-            if headway_debox::is_confined() || is_reachable(variable) {
+            let confined = headway_debox::is_confined();
+            if confined || is_reachable(variable) && is_writable(&config.directory) {
                 return given;
             }
-            // Behind a chroot the loader would print an error of its own into the program's.
+            // It could leave no record. And behind a chroot the loader would print an error of its own into the program's.
             // SAFETY: the caller's promise.
             let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
             writer.add_note(NoteKind::Unreachable, process::now_ns(), program);
@@ -456,6 +457,13 @@ fn is_reachable(variable: &CStr) -> bool {
     }
     let path = CStr::from_bytes_with_nul(path);
     path.is_ok_and(|path| rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok())
+}
+
+/// Whether the program can leave its record, as the user that the process is now.
+fn is_writable(directory: &[u8]) -> bool {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }
 
 fn is_ours(entry: &CStr) -> bool {

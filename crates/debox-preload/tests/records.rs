@@ -321,6 +321,6 @@ fn fortified_functions_are_counted() {
         "poll",
         "recvfrom",
     ] {
-        assert_eq!(support::calls(&processes[0], name), (10, 0), "{name}");
+        assert_eq!(calls(&processes[0], name), (10, 0), "{name}");
     }
 }

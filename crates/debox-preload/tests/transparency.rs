@@ -419,6 +419,24 @@ fn loader_prints_nothing_when_the_library_is_not_behind_a_chroot() {
     assert_eq!(notes.filter(|note| note.kind == unreachable).count(), 1);
 }
 
+/// Needs: root: becomes another user
+#[test]
+fn program_is_named_when_it_cannot_write_to_the_trace_directory() {
+    let test = "program_is_named_when_it_cannot_write_to_the_trace_directory";
+    let bench = Bench::new();
+    let program = bench.compile("dropped", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    if plain.status.code() == Some(77) {
+        return skip(test, "only root can become another user");
+    }
+    let traced = bench.traced(&program).output().expect("it runs");
+    assert_alike("dropped", &plain, &traced);
+    let processes = bench.collection().processes;
+    let notes = processes.iter().flat_map(|process| &process.notes);
+    let unreachable = headway_debox::collect::NoteKind::Unreachable;
+    assert_eq!(notes.filter(|note| note.kind == unreachable).count(), 1);
+}
+
 /// A small file system in memory, unmounted when dropped.
 struct SmallFilesystem(std::path::PathBuf);
 

@@ -276,8 +276,8 @@ pub enum NoteKind {
     /// The process gave up the CPU's counter (`PR_SET_TSC`, seccomp's strict mode): its thread and
     /// what it starts are not traced from then on.
     Clockless = 7,
-    /// The program was started where the library's file is not: behind a chroot or in another mount
-    /// namespace.
+    /// The program was started where it cannot reach the library's file or the directory: behind a
+    /// chroot, in another mount namespace, or as another user.
     Unreachable = 8,
 }
 

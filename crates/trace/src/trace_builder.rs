@@ -372,8 +372,8 @@ impl<'a> TraceBuilder<'a> {
                     crate::model::file_name(&process.exe)
                 ),
                 NoteKind::Unreachable => format!(
-                    "{path} was started where the preload library's file is not (chroot or a mount namespace): it was not \
-                     traced. Use --attach."
+                    "{path} was started where the preload library's file or the trace directory cannot be reached (chroot, \
+                     mount namespace or another user): it was not traced. Use --attach."
                 ),
                 NoteKind::Architecture => format!(
                     "{path} is for another architecture than the preload library: it was not traced. Use --attach."
