@@ -89,7 +89,7 @@ fn full_standard_output_is_an_error_with_a_reason() {
     assert!(fs::metadata(directory.path().join("page")).unwrap().len() > 1000);
 }
 
-/// Whoever names a file, a server or a program chooses what a terminal is told.
+/// A file, a server or a program may have any name, and the terminal would obey some.
 #[test]
 fn names_in_output_and_messages_have_no_control_characters() {
     const NAME: &str = "a\u{1b}]0;title\u{7}\u{1b}[2J\rb\u{9b}31m";

@@ -236,6 +236,8 @@ unsafe impl Tracer for Thread {
         headway_debox::confine(true);
     }
 
+    fn gives_up_clock() {}
+
     fn confined(succeeded: bool) {
         if !succeeded {
             headway_debox::confine(false);

@@ -44,6 +44,8 @@ macro_rules! functions {
             five eaccess 2 SYS_faccessat2 none;
             five readlink 3 SYS_readlink raw(SYS_readlink);
             five readlinkat 4 SYS_readlinkat raw(SYS_readlinkat);
+            five __readlink_chk 4 SYS_readlink none;
+            five __readlinkat_chk 5 SYS_readlinkat none;
             five link 2 SYS_link raw(SYS_link);
             five linkat 5 SYS_linkat raw(SYS_linkat);
             five symlink 2 SYS_symlink raw(SYS_symlink);
@@ -64,6 +66,7 @@ macro_rules! functions {
             five fchdir 1 SYS_fchdir raw(SYS_fchdir);
             five chroot 1 SYS_chroot raw(SYS_chroot);
             five getcwd 2 SYS_getcwd none;
+            five __getcwd_chk 3 SYS_getcwd none;
             five chmod 2 SYS_chmod raw(SYS_chmod);
             five fchmod 2 SYS_fchmod raw(SYS_fchmod);
             five fchmodat 4 SYS_fchmodat none;
@@ -274,7 +277,9 @@ macro_rules! functions {
 
             // What libc does inside itself, seen only when it sleeps.
             quiet fread 4 SYS_read none;
+            quiet __fread_chk 5 SYS_read none;
             quiet fgets 3 SYS_read none;
+            quiet __fgets_chk 4 SYS_read none;
             quiet getline 3 SYS_read none;
             quiet getdelim 4 SYS_read none;
             quiet fwrite 4 SYS_write none;
@@ -290,6 +295,7 @@ macro_rules! functions {
             quiet readdir64 1 SYS_getdents64 none;
             quiet closedir 1 SYS_close none;
             quiet realpath 2 SYS_readlink none;
+            quiet __realpath_chk 3 SYS_readlink none;
             quiet getaddrinfo 4 SYS_poll none;
             quiet pthread_mutex_lock 1 SYS_futex none;
             quiet pthread_rwlock_rdlock 1 SYS_futex none;

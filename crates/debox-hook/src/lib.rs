@@ -98,4 +98,8 @@ pub unsafe trait Tracer: Sized {
 
     /// The process has confined itself, or the call failed.
     fn confined(succeeded: bool);
+
+    /// The calling thread is about to give up the CPU's counter, and what it starts inherits that:
+    /// from now on reading a clock could kill it. It is not traced any more.
+    fn gives_up_clock();
 }

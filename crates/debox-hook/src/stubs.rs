@@ -67,11 +67,13 @@ const fn failure(index: usize) -> Failure {
     ];
     const NULL: &[F] = &[
         F::getcwd,
+        F::__getcwd_chk,
         F::fopen,
         F::fopen64,
         F::opendir,
         F::fdopendir,
         F::realpath,
+        F::__realpath_chk,
     ];
     // One thread gets -1 from a barrier because it was the last, not because it failed.
     const NEVER: &[F] = &[F::sync, F::closefrom, F::pthread_barrier_wait];
@@ -118,6 +120,39 @@ fn confining<T: Tracer>(make: impl FnOnce() -> usize) -> usize {
     result
 }
 
+/// What a call of prctl(2) or seccomp(2) means for a tracer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Surrender {
+    Nothing,
+    /// Some system calls.
+    Calls,
+    /// Nearly all system calls, or the CPU's counter: seccomp's strict mode takes both.
+    Clock,
+}
+
+const fn surrender(number: c_long, a: usize, b: usize) -> Surrender {
+    const STRICT: usize = libc::SECCOMP_MODE_STRICT as usize;
+    match number {
+        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP && b == STRICT => Surrender::Clock,
+        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP => Surrender::Calls,
+        libc::SYS_prctl if a as c_int == libc::PR_SET_TSC && b == libc::PR_TSC_SIGSEGV as usize => {
+            Surrender::Clock
+        }
+        libc::SYS_seccomp if a as c_uint == libc::SECCOMP_SET_MODE_STRICT => Surrender::Clock,
+        libc::SYS_seccomp if a as c_uint == libc::SECCOMP_SET_MODE_FILTER => Surrender::Calls,
+        _ => Surrender::Nothing,
+    }
+}
+
+/// Makes a call after which the thread may not read a clock.
+#[cold]
+#[inline(never)]
+fn giving_up_clock<T: Tracer>(make: impl FnOnce() -> usize) -> usize {
+    T::confining();
+    T::gives_up_clock();
+    thread::switch_off_unless_failed(make, || T::confined(false))
+}
+
 /// A function of up to five arguments, with the call site as the sixth.
 ///
 /// # Safety
@@ -134,8 +169,12 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     // SAFETY: the caller's promise.
     let call = move || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
     let make = move || thread::trace_call::<T, false>(NUMBERS[F], site, call, outcome::<F>);
-    if const { F == Function::prctl as usize } && a as c_int == libc::PR_SET_SECCOMP {
-        return confining::<T>(make);
+    if const { F == Function::prctl as usize } {
+        match surrender(libc::SYS_prctl, a, b) {
+            Surrender::Nothing => {}
+            Surrender::Calls => return confining::<T>(make),
+            Surrender::Clock => return giving_up_clock::<T>(call),
+        }
     }
     make()
 }
@@ -204,11 +243,11 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
     };
     let make =
         move || thread::trace_call::<T, false>(number as u32, site, call, outcome::<SYSCALL>);
-    let modes = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
-    if number as c_long == libc::SYS_seccomp && modes.contains(&(b as c_uint)) {
-        return confining::<T>(make);
+    match surrender(number as c_long, b, c) {
+        Surrender::Nothing => make(),
+        Surrender::Calls => confining::<T>(make),
+        Surrender::Clock => giving_up_clock::<T>(call),
     }
-    make()
 }
 
 /// Exports the functions of the tables for a tracer: `interpose!(TracerType)`. With a second

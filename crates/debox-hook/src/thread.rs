@@ -114,6 +114,22 @@ pub fn switch_on<T: Tracer>() -> bool {
     })
 }
 
+/// Stops tracing the calling thread for a call after which it may not be traced any more, and goes
+/// on as before if the call fails.
+pub(crate) fn switch_off_unless_failed(
+    call: impl FnOnce() -> usize,
+    failed: impl FnOnce(),
+) -> usize {
+    let before = with(|thread| thread.state.get());
+    switch_off();
+    let result = call();
+    if result as u32 == u32::MAX {
+        with(|thread| thread.state.set(before));
+        failed();
+    }
+    result
+}
+
 /// Runs with the tracer's data of this thread, if there are any; calls made in it pass untraced.
 pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
     with(|thread| {

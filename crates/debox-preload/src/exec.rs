@@ -11,7 +11,7 @@
 //!
 //! Sources: exec(3), execve(2), posix_spawn(3), vfork(2).
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 
 use headway_debox::collect::{Ended, NoteKind};
 use headway_debox_hook::Function;
@@ -279,7 +279,7 @@ unsafe fn note_program(path: usize) {
         return;
     };
     if let Some(kind) = image::untraceable(path) {
-        writer.add_note(kind, headway_os::ticks::monotonic_ns(), path.to_bytes());
+        writer.add_note(kind, process::now_ns(), path.to_bytes());
     }
 }
 
@@ -357,21 +357,36 @@ impl Environment {
         };
         let list = std::ptr::with_exposed_provenance::<*const c_char>(given);
         // SAFETY: the caller's promise.
-        if unsafe { has_library(list) } {
-            return given;
+        if let Some(variable) = unsafe { library(list) } {
+            let confined = headway_debox::is_confined();
+            if confined || is_reachable(variable) && is_writable(&config.directory) {
+                return given;
+            }
+            // It could leave no record. And behind a chroot the loader would print an error of its own into the program's.
+            // SAFETY: the caller's promise.
+            let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
+            writer.add_note(NoteKind::Unreachable, process::now_ns(), program);
+            // SAFETY: the caller's promise.
+            return unsafe { self.fill(&[], list) }.unwrap_or(given);
         }
         if config.follow.is_empty() {
             // SAFETY: the caller's promise.
             let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
-            writer.add_note(
-                NoteKind::Environment,
-                headway_os::ticks::monotonic_ns(),
-                program,
-            );
+            writer.add_note(NoteKind::Environment, process::now_ns(), program);
             return given;
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.fill(&config.follow, list) }.unwrap_or(given)
+    }
+
+    /// The environment with these in the place of our variables; `None` if it has too many.
+    ///
+    /// # Safety
+    ///
+    /// `list` is a list of texts that ends with null, or null.
+    unsafe fn fill(&mut self, ours: &[CString], list: *const *const c_char) -> Option<usize> {
         let mut used = 0;
-        for (entry, variable) in self.entries.iter_mut().zip(&config.follow) {
+        for (entry, variable) in self.entries.iter_mut().zip(ours) {
             *entry = variable.as_ptr();
             used += 1;
         }
@@ -383,12 +398,13 @@ impl Environment {
             }
             // One entry is left for the terminating null.
             if used + 1 == VARIABLES_MAX {
-                return given;
+                return None;
             }
             self.entries[used] = variable;
             used += 1;
         }
-        self.entries.as_ptr().expose_provenance()
+        self.entries[used] = std::ptr::null();
+        Some(self.entries.as_ptr().expose_provenance())
     }
 }
 
@@ -414,18 +430,40 @@ unsafe fn entries(list: *const *const c_char) -> impl Iterator<Item = *const c_c
     })
 }
 
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+/// The variable that names this library, if there is one.
+///
 /// # Safety
 ///
 /// `list` is a list of texts that ends with null, or null.
-unsafe fn has_library(list: *const *const c_char) -> bool {
+unsafe fn library<'t>(list: *const *const c_char) -> Option<&'t CStr> {
     // SAFETY: the caller's promise.
-    unsafe { entries(list) }.any(|entry| {
+    let mut entries = unsafe { entries(list) };
+    entries.find_map(|entry| {
         // SAFETY: the caller's promise: each is a text.
-        let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-        let library = b"debox_preload";
-        entry.starts_with(b"LD_PRELOAD=")
-            && entry.windows(library.len()).any(|window| window == library)
+        let entry = unsafe { CStr::from_ptr(entry) };
+        let (bytes, library) = (entry.to_bytes(), b"debox_preload");
+        let named = bytes.windows(library.len()).any(|window| window == library);
+        (bytes.starts_with(PRELOAD) && named).then_some(entry)
     })
+}
+
+/// Whether the loader will find the library. If others are preloaded too, that is left to it.
+fn is_reachable(variable: &CStr) -> bool {
+    let path = &variable.to_bytes_with_nul()[PRELOAD.len()..];
+    if !path.starts_with(b"/") || path.iter().any(|byte| b" :".contains(byte)) {
+        return true;
+    }
+    let path = CStr::from_bytes_with_nul(path);
+    path.is_ok_and(|path| rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok())
+}
+
+/// Whether the program can leave its record, as the user that the process is now.
+fn is_writable(directory: &[u8]) -> bool {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }
 
 fn is_ours(entry: &CStr) -> bool {

@@ -143,10 +143,37 @@ pub fn store_visibility(writer: &Writer<'_>, debox: &Debox) {
     }
 }
 
+/// The last reading of a process that has given up its clock; 0 before.
+static LAST_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The monotonic clock. For a process that has given it up, the moment when it did.
+pub fn now_ns() -> u64 {
+    match LAST_NS.load(Ordering::Relaxed) {
+        0 => headway_os::ticks::monotonic_ns(),
+        last_ns => last_ns,
+    }
+}
+
+/// The clock is not read any more: that could kill the process.
+pub fn give_up_clock() {
+    LAST_NS.store(now_ns(), Ordering::Relaxed);
+}
+
+/// Whether the thread may not read the CPU's counter, as prctl(2) has it for `PR_SET_TSC`. An exec
+/// keeps that.
+pub fn is_clockless() -> bool {
+    let mut state: libc::c_int = 0;
+    let address = (&raw mut state).expose_provenance();
+    let arguments = [libc::PR_GET_TSC as usize, address, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one number into this frame.
+    unsafe { raw(libc::SYS_prctl, arguments) };
+    state == libc::PR_TSC_SIGSEGV
+}
+
 /// The program ends, or becomes another one.
 pub fn set_ended(ended: Ended) {
     if let Some(writer) = current() {
-        writer.set_ended(Some(ended), headway_os::ticks::monotonic_ns());
+        writer.set_ended(Some(ended), now_ns());
     }
 }
 

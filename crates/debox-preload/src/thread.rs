@@ -40,7 +40,7 @@ impl Thread {
 
     /// The monotonic clock.
     pub fn now_ns(&self) -> u64 {
-        headway_os::ticks::monotonic_ns()
+        process::now_ns()
     }
 
     #[inline(always)]
@@ -98,7 +98,7 @@ unsafe impl Tracer for Thread {
     type Snapshot = Snapshot;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
-        if headway_debox::is_confined() {
+        if headway_debox::is_confined() || process::is_clockless() {
             return null_mut();
         }
         let (Some(config), Some(writer)) = (config(), process::writer()) else {
@@ -198,11 +198,14 @@ unsafe impl Tracer for Thread {
             return headway_debox::confine(false);
         }
         if let Some(writer) = process::current() {
-            writer.add_note(
-                NoteKind::Confined,
-                headway_os::ticks::monotonic_ns(),
-                b"seccomp",
-            );
+            writer.add_note(NoteKind::Confined, process::now_ns(), b"seccomp");
+        }
+    }
+
+    fn gives_up_clock() {
+        process::give_up_clock();
+        if let Some(writer) = process::current() {
+            writer.add_note(NoteKind::Clockless, process::now_ns(), b"clock");
         }
     }
 

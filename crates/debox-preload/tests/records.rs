@@ -304,3 +304,23 @@ fn invalid_policy_is_reported_in_the_record() {
         processes[0].policy
     );
 }
+
+#[test]
+fn fortified_functions_are_counted() {
+    let bench = Bench::new();
+    let program = bench.compile("fortified", &["-O2", "-D_FORTIFY_SOURCE=2"]);
+    let output = bench.traced(&program).output().expect("it runs");
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+    let processes = bench.processes(&program);
+    for name in [
+        "readlink",
+        "readlinkat",
+        "getcwd",
+        "read",
+        "pread64",
+        "poll",
+        "recvfrom",
+    ] {
+        assert_eq!(calls(&processes[0], name), (10, 0), "{name}");
+    }
+}

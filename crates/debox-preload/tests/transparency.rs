@@ -366,6 +366,77 @@ fn program_survives_when_seccomp_forbids_the_tracers_calls() {
     }
 }
 
+#[test]
+fn program_lives_when_it_gives_up_the_counter() {
+    for way in ["prctl", "syscall", "syscall-prctl", "tsc"] {
+        let bench = Bench::new();
+        let program = bench.compile("clockless", &[]);
+        let plain = Command::new(&program).arg(way).output().expect("it runs");
+        assert_eq!(plain.status.code(), Some(3), "{way}: {plain:?}");
+        let traced = bench.traced(&program).arg(way).output().expect("it runs");
+        assert_alike(way, &plain, &traced);
+        let processes = bench.processes(&program);
+        let first = processes
+            .iter()
+            .find(|process| support::calls(process, "getuid").0 > 0);
+        let first = first.expect("it was traced until then");
+        assert_eq!(support::calls(first, "getuid"), (10, 0));
+        let named = |note: &&headway_debox::collect::Note| {
+            note.kind == headway_debox::collect::NoteKind::Clockless
+        };
+        assert_eq!(first.notes.iter().filter(named).count(), 1, "{way}");
+    }
+}
+
+/// Needs: root: changes its root directory
+#[test]
+fn loader_prints_nothing_when_the_library_is_not_behind_a_chroot() {
+    let test = "loader_prints_nothing_when_the_library_is_not_behind_a_chroot";
+    let bench = Bench::new();
+    let root = bench.path().join("root");
+    std::fs::create_dir(&root).expect("a directory");
+    for directory in ["bin", "lib", "lib64", "usr"] {
+        std::fs::create_dir(root.join(directory)).expect("a directory");
+    }
+    let script = "for d in bin lib lib64 usr; do mount --rbind /$d \"$0/$d\" || exit 77; done; chroot \"$0\" /bin/sh -c \
+                  '/bin/sh -c \"exit 4\"; exit $?'";
+    let run = |mut command: Command| {
+        command.args(["--mount", "sh", "-c", script]).arg(&root);
+        command.output().expect("unshare runs")
+    };
+    let plain = run(Command::new("unshare"));
+    if plain.status.code() != Some(4) {
+        return skip(
+            test,
+            &format!("no chroot here: {}", support::text(&plain.stderr)),
+        );
+    }
+    let traced = run(bench.traced("unshare"));
+    assert_alike("chroot", &plain, &traced);
+    let processes = bench.collection().processes;
+    let notes = processes.iter().flat_map(|process| &process.notes);
+    let unreachable = headway_debox::collect::NoteKind::Unreachable;
+    assert_eq!(notes.filter(|note| note.kind == unreachable).count(), 1);
+}
+
+/// Needs: root: becomes another user
+#[test]
+fn program_is_named_when_it_cannot_write_to_the_trace_directory() {
+    let test = "program_is_named_when_it_cannot_write_to_the_trace_directory";
+    let bench = Bench::new();
+    let program = bench.compile("dropped", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    if plain.status.code() == Some(77) {
+        return skip(test, "only root can become another user");
+    }
+    let traced = bench.traced(&program).output().expect("it runs");
+    assert_alike("dropped", &plain, &traced);
+    let processes = bench.collection().processes;
+    let notes = processes.iter().flat_map(|process| &process.notes);
+    let unreachable = headway_debox::collect::NoteKind::Unreachable;
+    assert_eq!(notes.filter(|note| note.kind == unreachable).count(), 1);
+}
+
 /// A small file system in memory, unmounted when dropped.
 struct SmallFilesystem(std::path::PathBuf);
 

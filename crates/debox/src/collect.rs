@@ -273,16 +273,24 @@ pub enum NoteKind {
     /// The process gave up system calls (seccomp): threads and children it made later are not
     /// traced.
     Confined = 6,
+    /// The process gave up the CPU's counter (`PR_SET_TSC`, seccomp's strict mode): its thread and
+    /// what it starts are not traced from then on.
+    Clockless = 7,
+    /// The program was started where it cannot reach the library's file or the directory: behind a
+    /// chroot, in another mount namespace, or as another user.
+    Unreachable = 8,
 }
 
 impl NoteKind {
-    const ALL: [NoteKind; 6] = [
+    const ALL: [NoteKind; 8] = [
         NoteKind::Privileged,
         NoteKind::Static,
         NoteKind::Environment,
         NoteKind::SharedMemory,
         NoteKind::Architecture,
         NoteKind::Confined,
+        NoteKind::Clockless,
+        NoteKind::Unreachable,
     ];
 }
 

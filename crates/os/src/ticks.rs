@@ -8,17 +8,18 @@
 //!
 //! Sources: Intel SDM volume 3, "Time-Stamp Counter"; clock_gettime(2).
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::published::Published;
 
 /// How long the counter is compared with the clock: the error of reading both, some 50 ns, is then
 /// 25 parts in a million.
 const CALIBRATION_TIME: Duration = Duration::from_millis(2);
 
 /// The clock of this process, once it is known.
-static TICKS: OnceLock<Ticks> = OnceLock::new();
+static TICKS: Published<Ticks> = Published::new();
 
 /// Converts ticks into nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +33,7 @@ impl Ticks {
     /// The clock of this machine; the first call of a process spins for two milliseconds to
     /// compare.
     pub fn calibrated() -> Ticks {
-        *TICKS.get_or_init(|| {
+        *TICKS.get_or_publish(|| {
             if has_constant_counter() {
                 Ticks::compare()
             } else {
@@ -44,7 +45,7 @@ impl Ticks {
     /// Takes over what [`Ticks::rate`] returned in another process of this boot, which saves
     /// comparing. Without effect if this process has compared already.
     pub fn adopt(rate: u64) -> Ticks {
-        *TICKS.get_or_init(|| match rate {
+        *TICKS.get_or_publish(|| match rate {
             0 => Ticks::monotonic(),
             ns_per_2_32 => Ticks {
                 ns_per_2_32,

@@ -40,7 +40,7 @@ const LOSSES: [&str; 8] = [
     "calls of threads beyond the room for threads are missing",
     "calls at sites beyond the room for sites are missing",
     "calls inside the tracer are missing",
-    "calls of vfork children, which live in their parent's memory until they exec, are missing",
+    "calls of vfork children, which live in their parent's memory until they exec, are missing; --attach counts them",
     "sleeps are counted but not told apart",
     "records of the kernel were lost, so sleeps may be missing",
     "chosen records found no room; give more with --log-size or choose fewer",
@@ -364,6 +364,16 @@ impl<'a> TraceBuilder<'a> {
                      are not traced. Use --attach.",
                     process.pid,
                     crate::model::file_name(&process.exe)
+                ),
+                NoteKind::Clockless => format!(
+                    "{} ({}) gave up the CPU's counter (PR_SET_TSC, or seccomp's strict mode): its calls from then on are \
+                     not traced, nor are the threads and processes it started. Use --attach.",
+                    process.pid,
+                    crate::model::file_name(&process.exe)
+                ),
+                NoteKind::Unreachable => format!(
+                    "{path} was started where the preload library's file or the trace directory cannot be reached (chroot, \
+                     mount namespace or another user): it was not traced. Use --attach."
                 ),
                 NoteKind::Architecture => format!(
                     "{path} is for another architecture than the preload library: it was not traced. Use --attach."

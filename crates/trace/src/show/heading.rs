@@ -31,15 +31,13 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
         time_unpadded(trace.length_ns()),
     );
     out.push_str(&wrapped(&visibility(trace), "", style.width));
-    if trace.method == TraceMethod::Preload {
-        out.push_str(&wrapped(LIBC_CALLS, "", style.width));
-    }
     out
 }
 
-/// The limit of tracing by a preloaded library, and the way around it.
-const LIBC_CALLS: &str = "Calls made inside libc (stdio, readdir, getaddrinfo) are counted only when they sleep; to \
-                          count every call, use --attach (root).";
+/// What a preloaded library cannot count in any program, and the way around it. How many calls that
+/// are is not known: of `ls -l` it is most of them.
+const LIBC_CALLS: &str = "Calls made inside libc (stdio, readdir, getaddrinfo, the loader) are counted only when they \
+                          sleep, and calls made past libc not at all. To count every call, use --attach (root).";
 
 /// Distinct names of programs, the first few.
 fn program_names(trace: &Trace) -> String {
@@ -83,12 +81,13 @@ fn visibility(trace: &Trace) -> String {
 
 /// A list of what the trace does not show.
 pub(super) fn missing(trace: &Trace, style: &Style) -> String {
-    if trace.missing.is_empty() {
+    let always = (trace.method == TraceMethod::Preload).then_some(LIBC_CALLS);
+    if trace.missing.is_empty() && always.is_none() {
         return "Nothing is missing: no record was lost, and every program was traced.\n"
             .to_owned();
     }
     let mut out = style.heading("What is missing") + "\n";
-    for text in &trace.missing {
+    for text in (trace.missing.iter().map(String::as_str)).chain(always) {
         out.push_str(&wrapped(text, "- ", style.width));
     }
     out
@@ -163,6 +162,29 @@ mod tests {
             length_ns: 80,
         });
         assert!(super::visibility(&trace).contains("function_graph"));
+    }
+
+    #[test]
+    fn summary_says_what_a_preloaded_library_leaves_out() {
+        let style = super::Style {
+            width: 400,
+            colour: false,
+            rows_max: 0,
+        };
+        let text = |method| {
+            let trace = Trace {
+                method,
+                ..Trace::default()
+            };
+            super::missing(&trace, &style)
+        };
+        let preload = text(super::TraceMethod::Preload);
+        assert!(
+            preload.contains("inside libc") && preload.contains("--attach"),
+            "{preload}"
+        );
+        assert!(!preload.contains("Nothing is missing"), "{preload}");
+        assert!(text(super::TraceMethod::Attach).contains("Nothing is missing"));
     }
 
     #[test]

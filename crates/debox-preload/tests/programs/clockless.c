@@ -1,0 +1,44 @@
+/* Gives up the CPU's counter in one of four ways, and goes on as far as it may. */
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void *other(void *nothing)
+{
+    getppid();
+    return nothing;
+}
+
+int main(int count, char **arguments)
+{
+    const char *way = count > 1 ? arguments[1] : "";
+    pthread_t thread;
+    int status;
+    for (int i = 0; i < 10; i++) getuid();
+    if (!strcmp(way, "prctl")) {
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) return 10;
+    } else if (!strcmp(way, "syscall")) {
+        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL)) return 11;
+    } else if (!strcmp(way, "syscall-prctl")) {
+        if (syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0)) return 12;
+    } else {
+        if (prctl(PR_SET_TSC, 99) != -1 || getppid() < 0) return 13;
+        if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV)) return 14;
+        if (pthread_create(&thread, NULL, other, NULL) || pthread_join(thread, NULL)) return 15;
+        pid_t child = fork();
+        if (!child) {
+            getppid();
+            _exit(5);
+        }
+        if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 5) return 16;
+        puts("lives");
+        return 3;
+    }
+    if (write(1, "lives\n", 6) != 6) syscall(SYS_exit, 20);
+    syscall(SYS_exit, 3);
+}
