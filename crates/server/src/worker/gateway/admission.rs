@@ -39,6 +39,9 @@ impl Handler for Gateway {
         }
         let mut upload = Upload::default();
         if let Err(status) = take_early_body(&mut upload, &request, input, bytes_max) {
+            if status == Status::BAD_REQUEST {
+                context.reject_body(&mut request);
+            }
             return context.close_with_error(connection, request, status);
         }
         connection.keep_alive = context.keeps_alive(connection, &request);
