@@ -29,6 +29,7 @@ use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::calls::Call;
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Stage};
+use crate::respond::handlers::SWITCHING_PROTOCOLS;
 use crate::worker::context::LoopContext;
 
 impl Gateway {
@@ -198,6 +199,11 @@ impl Gateway {
                 Err(_) => self.upstream_reset(context, connection, exchange),
             };
             step?;
+            // What follows belongs to the other protocol, the end of this direction as well.
+            let response = exchange.download.response.as_ref();
+            if response.is_some_and(|response| response.status == SWITCHING_PROTOCOLS) {
+                break;
+            }
         }
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
