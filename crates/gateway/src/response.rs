@@ -129,7 +129,7 @@ impl ResponseHead {
         self.status < 200 || self.status == 204 || self.status == 304
     }
 
-    /// The protocols to name in `Upgrade`, if the client has to be told.
+    /// The protocols to name in `Upgrade`, which the client must know.
     pub fn required_upgrade(&self) -> Option<&[u8]> {
         (self.status == 426 && !self.upgrade.is_empty()).then_some(&self.upgrade)
     }

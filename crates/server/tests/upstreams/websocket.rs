@@ -74,7 +74,7 @@ fn websocket_bytes_pass_both_ways_after_101() {
     }
 }
 
-/// An upstream which sends its last bytes with the 101 still hears the client.
+/// An upstream which sends its last bytes with the 101 still gets what the client sends.
 #[test]
 fn websocket_client_may_go_on_when_the_upstream_ended_with_its_101() {
     for events in ["epoll", "epoll-edge", "poll", "select"] {

@@ -7,7 +7,6 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::time::Instant;
 
-use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
@@ -100,7 +99,7 @@ impl Gateway {
                 Reader::Nph(NphReader::default())
             }
             _ => Reader::Cgi(ResponseReader::new(
-                &HeadLimits::default(),
+                &location.response_limits(),
                 request.head_only,
             )),
         };
