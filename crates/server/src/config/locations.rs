@@ -238,6 +238,13 @@ impl Location {
     }
 }
 
+fn max_response_header_bytes(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> u64 {
+    let name = format!("{key}.max-response-header-size");
+    let default = headway_gateway::HeadLimits::default().head_bytes_max as u64;
+    let item = &own.max_response_header_size;
+    size(&name, item, default, 1 << 10..=1 << 20, to)
+}
+
 /// Returns the locations of a host: its own, then those of the top level whose path match it does
 /// not have.
 pub(super) fn host_locations(
@@ -356,13 +363,7 @@ fn location(
             let key = name("processes-max");
             number(&key, &own.processes_max, 0, 0..=1 << 22, to)
         }),
-        max_response_header_bytes: size(
-            &name("max-response-header-size"),
-            &own.max_response_header_size,
-            32 << 10,
-            1 << 10..=1 << 20,
-            to,
-        ),
+        max_response_header_bytes: max_response_header_bytes(key, own, to),
         output_max_bytes: size(
             &name("output-max"),
             &own.output_max,
