@@ -20,7 +20,7 @@ pub struct LogLine<'a> {
     pub time_ms: u64,
     /// The method; empty when the request could not be parsed.
     pub method: &'a [u8],
-    /// The request target as the client sent it.
+    /// The request target as the client sent it; the first line if the request could not be parsed.
     pub target: &'a [u8],
     /// `HTTP/1.1`; empty when the request could not be parsed.
     pub version: &'a str,
@@ -35,6 +35,8 @@ pub struct LogLine<'a> {
     /// Time from the complete request header to the last byte passed to the kernel, in
     /// microseconds.
     pub duration_us: u64,
+    /// Why the request was rejected as malformed.
+    pub reason: Option<&'a str>,
 }
 
 impl LogLine<'_> {
@@ -52,6 +54,11 @@ impl LogLine<'_> {
             }
             LogFormat::Json => self.json(out),
         }
+        if let Some(reason) = self.reason
+            && format != LogFormat::Json
+        {
+            put(out, format_args!(" \"{reason}\""));
+        }
         out.push(b'\n');
     }
 
@@ -64,7 +71,7 @@ impl LogLine<'_> {
             format_args!("{:02}/{month}/{}:{time} +0000] \"", time.day, time.year),
         );
         if self.method.is_empty() {
-            out.push(b'-');
+            escape(non_empty(self.target), out);
         } else {
             escape(self.method, out);
             out.push(b' ');
@@ -87,7 +94,10 @@ impl LogLine<'_> {
         );
         put(out, format_args!(",\"client\":\"{}\"", self.client));
         json_string(out, "method", Some(self.method));
-        json_string(out, "target", Some(self.target));
+        match self.method {
+            b"" => json_string(out, "line", Some(self.target)),
+            _ => json_string(out, "target", Some(self.target)),
+        }
         json_string(out, "version", Some(self.version.as_bytes()));
         put(
             out,
@@ -96,7 +106,15 @@ impl LogLine<'_> {
         put(out, format_args!(",\"duration_us\":{}", self.duration_us));
         json_string(out, "referer", self.referer);
         json_string(out, "user_agent", self.user_agent);
+        json_string(out, "reason", self.reason.map(str::as_bytes));
         out.push(b'}');
+    }
+}
+
+fn non_empty(value: &[u8]) -> &[u8] {
+    match value {
+        b"" => b"-",
+        _ => value,
     }
 }
 
@@ -216,6 +234,7 @@ pub(super) mod tests {
             referer: Some(b"http://example.com/"),
             user_agent: Some(b"Mozilla/5.0"),
             duration_us: 120,
+            reason: None,
         }
     }
 
@@ -246,6 +265,7 @@ pub(super) mod tests {
     fn log_fields_are_dashes_when_the_request_was_not_parsed() {
         let empty = LogLine {
             method: b"",
+            target: b"",
             bytes: 0,
             referer: None,
             user_agent: None,
@@ -253,6 +273,36 @@ pub(super) mod tests {
         };
         let expected = "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"-\" 200 - \"-\" \"-\"\n";
         assert_eq!(formatted(&empty, LogFormat::Combined), expected);
+    }
+
+    #[test]
+    fn log_line_has_first_line_and_reason_when_the_request_was_rejected() {
+        let rejected = LogLine {
+            method: b"",
+            target: b"GET /\x1b\"x HTTP/1.1",
+            version: "",
+            status: 400,
+            referer: None,
+            user_agent: None,
+            reason: Some("no Host"),
+            ..line()
+        };
+        let expected = r#""GET /\x1b\"x HTTP/1.1" 400 2326"#;
+        let common = formatted(&rejected, LogFormat::Common);
+        assert!(
+            common.ends_with(&format!("{expected} \"no Host\"\n")),
+            "{common}"
+        );
+        let combined = formatted(&rejected, LogFormat::Combined);
+        let expected = format!("{expected} \"-\" \"-\" \"no Host\"\n");
+        assert!(combined.ends_with(&expected), "{combined}");
+        let json: serde_json::Value =
+            serde_json::from_str(&formatted(&rejected, LogFormat::Json)).unwrap();
+        assert_eq!(json["line"], "GET /\u{1b}\"x HTTP/1.1");
+        assert_eq!(
+            (&json["reason"], &json["target"]),
+            (&"no Host".into(), &serde_json::Value::Null)
+        );
     }
 
     #[test]

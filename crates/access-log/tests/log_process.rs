@@ -56,6 +56,7 @@ fn send(socket: &OwnedFd, target: &str) {
         referer: None,
         user_agent: None,
         duration_us: 1,
+        reason: None,
     };
     queue.push(&line, 0);
     assert_eq!(queue.flush(socket.as_fd(), 0), Flushed::All);

@@ -48,6 +48,8 @@ pub struct Location {
     pub memory_max_bytes: u64,
     /// Processes of the user of the server; 0 means no limit, `None` some more than run already.
     pub processes_max: Option<u64>,
+    /// A longer response header gets 502.
+    pub max_response_header_bytes: u64,
     /// A longer response body is cut off and its connection closed; 0 means no limit.
     pub output_max_bytes: u64,
     /// Bytes of one response that may wait in a file for a slow client; 0 buffers none.
@@ -168,6 +170,14 @@ impl fmt::Display for Streams {
 }
 
 impl Location {
+    /// The limits of a response header.
+    pub fn response_limits(&self) -> headway_gateway::HeadLimits {
+        headway_gateway::HeadLimits {
+            head_bytes_max: self.max_response_header_bytes as usize,
+            ..headway_gateway::HeadLimits::default()
+        }
+    }
+
     /// Whether the `Authorization` header is passed on.
     pub fn passes_authorization(&self) -> bool {
         match &self.handler {
@@ -233,6 +243,13 @@ impl Location {
             HandlerConfig::Direct(_) | HandlerConfig::Pipe(_)
         )
     }
+}
+
+fn max_response_header_bytes(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> u64 {
+    let name = format!("{key}.max-response-header-size");
+    let default = headway_gateway::HeadLimits::default().head_bytes_max as u64;
+    let item = &own.max_response_header_size;
+    size(&name, item, default, 1 << 10..=1 << 20, to)
 }
 
 /// Returns the locations of a host: its own, then those of the top level whose path match it does
@@ -353,6 +370,7 @@ fn location(
             let key = name("processes-max");
             number(&key, &own.processes_max, 0, 0..=1 << 22, to)
         }),
+        max_response_header_bytes: max_response_header_bytes(key, own, to),
         output_max_bytes: size(
             &name("output-max"),
             &own.output_max,

@@ -224,6 +224,8 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     if let Some(processes) = location.processes_max {
         writeln!(out, "processes-max = {processes}")?;
     }
+    let header = Bytes(location.max_response_header_bytes);
+    writeln!(out, "max-response-header-size = \"{header}\"")?;
     let output = Bytes(location.output_max_bytes);
     writeln!(out, "output-max = \"{output}\"")?;
     writeln!(

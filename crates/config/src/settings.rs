@@ -265,6 +265,8 @@ table! {
         request_timeout: Millis, LocationLimits, "600s", "\"1h\"";
         /// Longest request body; a longer one gets 413.
         max_body_size: Bytes, LocationLimits, "that of the top level", "\"64MiB\"";
+        /// Longest header of a handler's response; a longer one gets 502.
+        max_response_header_size: Bytes, LocationLimits, "32KiB", "\"64KiB\"";
         /// Longest response body, which is cut off there; 0 means no limit.
         output_max: Bytes, LocationLimits, "1GiB", "\"10GiB\"";
         /// Bytes of one response buffered on disk for a slow client; 0 buffers none.

@@ -40,6 +40,9 @@ pub struct ResponseHead {
     pub fields: FieldList,
     /// Content-Length. Without a body, the length that a GET would have.
     pub length: Option<u64>,
+    /// The protocols of `Upgrade`, which a 426 must name (RFC 9110 section 15.5.22). With any other
+    /// status the field is about the connection to the upstream only.
+    pub upgrade: Vec<u8>,
     /// A file to send in place of the body.
     pub accel_redirect: Option<AccelRedirect>,
 }
@@ -61,6 +64,7 @@ impl ResponseHead {
             reason: reason.into(),
             fields: FieldList::default(),
             length: None,
+            upgrade: Vec::new(),
             accel_redirect: None,
         }
     }
@@ -77,7 +81,12 @@ impl ResponseHead {
         if is(b"x-accel-redirect") {
             return self.take_accel_redirect("X-Accel-Redirect", value, AccelRedirect::Location);
         }
-        if !is_hop_by_hop(name) {
+        if is(b"upgrade") && !value.is_empty() {
+            if !self.upgrade.is_empty() {
+                self.upgrade.extend_from_slice(b", ");
+            }
+            self.upgrade.extend_from_slice(value);
+        } else if !is_hop_by_hop(name) {
             self.fields.push(name, value);
         }
         Ok(())
@@ -118,6 +127,11 @@ impl ResponseHead {
     /// Whether responses with this status have no body (RFC 9112 section 6.3, case 1).
     pub fn is_bodiless(&self) -> bool {
         self.status < 200 || self.status == 204 || self.status == 304
+    }
+
+    /// The protocols to name in `Upgrade`, which the client must know.
+    pub fn required_upgrade(&self) -> Option<&[u8]> {
+        (self.status == 426 && !self.upgrade.is_empty()).then_some(&self.upgrade)
     }
 
     /// Writes the status line and the fields. The caller adds framing, connection fields and the

@@ -72,20 +72,53 @@ pub struct Reject {
     pub status: Status,
     /// The reason in a few words, for the log. Not for the client.
     pub reason: &'static str,
+    /// The part of the request which is wrong, for counters.
+    pub kind: RejectKind,
     /// Whether the connection must be closed after the answer.
     pub close: bool,
 }
 
+/// What is wrong with a rejected request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectKind {
+    /// Request line, header names or values, line ends.
+    Syntax,
+    /// The form of the target, or its authority.
+    Target,
+    /// Host is absent, repeated or invalid.
+    Host,
+    /// Content-Length or Transfer-Encoding.
+    Framing,
+    /// The header, its target or a number in it exceeds a limit.
+    TooLarge,
+    /// Valid, but not implemented here: version, method, transfer coding, expectation, https.
+    Unsupported,
+}
+
 impl Reject {
-    pub(crate) const fn bad(reason: &'static str) -> Reject {
+    pub(crate) fn bad(reason: &'static str) -> Reject {
         Reject::closing(Status::BAD_REQUEST, reason)
     }
 
-    pub(crate) const fn closing(status: Status, reason: &'static str) -> Reject {
+    pub(crate) fn closing(status: Status, reason: &'static str) -> Reject {
+        let kind = match status {
+            Status::BAD_REQUEST => RejectKind::Syntax,
+            Status::URI_TOO_LONG | Status::REQUEST_HEADER_FIELDS_TOO_LARGE => RejectKind::TooLarge,
+            _ => RejectKind::Unsupported,
+        };
         Reject {
             status,
             reason,
+            kind,
             close: true,
+        }
+    }
+
+    /// The same; what is malformed about it is of this kind.
+    fn about(self, kind: RejectKind) -> Reject {
+        match self.kind {
+            RejectKind::Syntax => Reject { kind, ..self },
+            _ => self,
         }
     }
 }
@@ -464,7 +497,8 @@ fn interpret<'b>(
     let method = Method::from_token(head.method)
         .ok_or(Reject::closing(Status::NOT_IMPLEMENTED, "unknown method"))?;
     let version = head.version;
-    let (target, authority) = target::classify(method, head.target.as_bytes())?;
+    let (target, authority) = target::classify(method, head.target.as_bytes())
+        .map_err(|reject| reject.about(RejectKind::Target))?;
     let mut fields = KnownFields::default();
     for field in head.fields {
         fields.add(field.name.as_bytes(), field.value);
@@ -472,8 +506,8 @@ fn interpret<'b>(
     if fields.connection_options > CONNECTION_OPTIONS_MAX {
         return Err(too_large("too many connection options"));
     }
-    let framing = framing(&fields, version)?;
-    let host = host(&fields, version)?;
+    let framing = framing(&fields, version).map_err(|reject| reject.about(RejectKind::Framing))?;
+    let host = host(&fields, version).map_err(|reject| reject.about(RejectKind::Host))?;
     if fields.expect_unknown && version == Version::Http11 {
         return Err(Reject::closing(
             Status::EXPECTATION_FAILED,

@@ -47,7 +47,9 @@ pub mod multipart;
 mod fields;
 
 pub use fields::{CONNECTION_OPTIONS_MAX, decimal, elements};
-pub use head::{Framing, Head, HeadLimits, Method, Parsed, Reject, Version, may_be_decided, parse};
+pub use head::{
+    Framing, Head, HeadLimits, Method, Parsed, Reject, RejectKind, Version, may_be_decided, parse,
+};
 pub use owned::OwnedHead;
 pub use status::Status;
 pub use target::Target;

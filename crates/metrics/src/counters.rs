@@ -9,6 +9,7 @@
 //! prefix `headway_` and, for counters, the suffix `_total` are added when the table is rendered.
 
 use headway_config::{HandlerConfig, Protocol};
+use headway_http::RejectKind;
 use serde::{Deserialize, Serialize};
 
 use super::{Histogram, HttpRequests};
@@ -132,6 +133,19 @@ macro_rules! counters {
 }
 
 impl Counters {
+    /// Counts a request that could not be parsed.
+    pub fn count_rejected(&mut self, kind: RejectKind) {
+        let count = match kind {
+            RejectKind::Syntax => &mut self.requests_rejected_syntax,
+            RejectKind::Target => &mut self.requests_rejected_target,
+            RejectKind::Host => &mut self.requests_rejected_host,
+            RejectKind::Framing => &mut self.requests_rejected_framing,
+            RejectKind::TooLarge => &mut self.requests_rejected_too_large,
+            RejectKind::Unsupported => &mut self.requests_rejected_unsupported,
+        };
+        *count += 1;
+    }
+
     /// Counts a request that goes to a handler of this kind.
     pub fn count_handler_request(&mut self, handler: &HandlerConfig) {
         let count = match handler {
@@ -203,6 +217,15 @@ counters! {
         }
         "Requests" {
             Counter requests_received [] "Requests whose header was complete, or could not be parsed." { requests_received; }
+            Counter requests_rejected [reason] "Requests that were malformed or are not supported, by the part that is wrong." {
+                requests_rejected_syntax ("syntax") "Requests with an invalid request line, header line or line end.";
+                requests_rejected_target ("target") "Requests whose target has no valid form.";
+                requests_rejected_host ("host") "Requests whose Host is absent, repeated or invalid.";
+                requests_rejected_framing ("framing") "Requests whose Content-Length or Transfer-Encoding is invalid or ambiguous.";
+                requests_rejected_too_large ("too_large") "Requests whose header or target exceeds a limit.";
+                requests_rejected_unsupported ("unsupported") "Requests with a version, method, transfer coding or expectation that is not supported, or for https.";
+                requests_rejected_body ("body") "Requests with an invalid chunked body.";
+            }
             Counter first_requests_sampled [] "First requests of a connection for which the server checked that the client was still connected (sampled 1 in 16, all of them under overload)." { first_requests_sampled; }
             Counter first_requests_disconnected [] "Checked first requests whose client had already closed its side of the connection." { first_requests_disconnected; }
             Counter first_requests_abandoned [] "First requests left unanswered because the client had closed and the request had waited for more than a second (accept-batch = auto)." { first_requests_abandoned; }

@@ -16,11 +16,18 @@ use headway_metrics::MethodLabel;
 const RECYCLED_MAX: usize = 64;
 /// A longer header is not kept for reuse, since it would occupy its memory for good.
 const RECYCLED_HEAD_BYTES_MAX: usize = 4096;
+/// The most bytes of a malformed request's first line that are kept: more than the log shows, so that
+/// it can say that something is missing.
+const FIRST_LINE_BYTES_MAX: usize = 2049;
 
 /// A request in progress.
 pub struct Request {
     /// The header; without bytes if the request could not be parsed.
     pub head: OwnedHead,
+    /// The first line, cut, if the request could not be parsed; for the log.
+    pub first_line: Box<[u8]>,
+    /// Why the request is malformed; for the log.
+    pub reject_reason: Option<&'static str>,
     /// The method, for the metrics.
     pub method: MethodLabel,
     /// Whether the response must not have a body.
@@ -53,6 +60,7 @@ impl Request {
         self.head_only = parsed.method == headway_http::Method::Head;
         self.virtual_host = host;
         (self.started, self.redirects) = (None, 0);
+        (self.first_line, self.reject_reason) = (Box::default(), None);
         (self.body_read, self.had_helper) = (false, false);
         self.helper_requests = (0, 0);
     }
@@ -60,7 +68,9 @@ impl Request {
     /// A request that could not be parsed, of which `received` has come.
     pub fn unparsed(received: &[u8]) -> Self {
         let line = received.strip_prefix(b"\r\n").unwrap_or(received);
+        let end = memchr::memchr2(b'\r', b'\n', line).unwrap_or(line.len());
         Self {
+            first_line: line[..end.min(FIRST_LINE_BYTES_MAX)].into(),
             method: MethodLabel::from_request_line(received),
             head_only: line.starts_with(b"HEAD "),
             ..Self::empty()
@@ -70,6 +80,8 @@ impl Request {
     fn empty() -> Self {
         Self {
             head: OwnedHead::default(),
+            first_line: Box::default(),
+            reject_reason: None,
             method: MethodLabel::Other,
             head_only: false,
             virtual_host: RootId(0),
@@ -208,5 +220,16 @@ mod tests {
             assert_eq!(request.head_only, expected, "{received:?}");
             assert!(!request.is_parsed() && request.target().is_empty());
         }
+    }
+
+    #[test]
+    fn unparsed_request_has_its_first_line_cut() {
+        let first_line = |received: &[u8]| Request::unparsed(received).first_line;
+        assert_eq!(
+            *first_line(b"\r\nGET /\x01 HTTP/1.1\r\nA: b"),
+            *b"GET /\x01 HTTP/1.1"
+        );
+        assert_eq!(*first_line(b"GET / HTTP/1.1\nA: b"), *b"GET / HTTP/1.1");
+        assert_eq!(first_line(&[b'a'; 9000]).len(), FIRST_LINE_BYTES_MAX);
     }
 }

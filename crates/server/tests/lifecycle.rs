@@ -107,6 +107,69 @@ fn log_is_reopened_on_sighup_after_it_was_renamed() {
 }
 
 #[test]
+fn malformed_requests_are_logged_with_their_line_and_counted_by_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let server = Server::start_hello(program(), &["--log", log.to_str().unwrap()]);
+    let chunked = "Transfer-Encoding: chunked\r\n\r\nz\r\n";
+    let cases = [
+        (
+            "GET /\u{1b}[31m HTTP/1.1\r\n\r\n",
+            r#"GET /\x1b[31m HTTP/1.1" 400"#,
+            "syntax",
+        ),
+        (
+            "GET /a HTTP/1.1\r\nA: b\r\n\r\n",
+            r#"GET /a HTTP/1.1" 400"#,
+            "host",
+        ),
+        (
+            "GET a HTTP/1.1\r\nHost: x\r\n\r\n",
+            r#"GET a HTTP/1.1" 400"#,
+            "target",
+        ),
+        (
+            "GET / HTTP/3.0\r\nHost: x\r\n\r\n",
+            r#"GET / HTTP/3.0" 505"#,
+            "unsupported",
+        ),
+        (
+            &format!("GET /{} HTTP/1.1\r\n", "x".repeat(9000)),
+            r#"x..." 414"#,
+            "too_large",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\n",
+            r#"GET / HTTP/1.1" 400"#,
+            "framing",
+        ),
+        (
+            &format!("GET /c HTTP/1.1\r\nHost: x\r\n{chunked}"),
+            r#"GET /c HTTP/1.1" 400"#,
+            "body",
+        ),
+    ];
+    for (request, ..) in cases {
+        let mut client = server.connect();
+        write(&mut client, request);
+        read(&mut client);
+    }
+    for (_, line, kind) in cases {
+        server.wait_for(line, |_| {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains(line))
+        });
+        let name = format!("requests_rejected_{kind}");
+        assert_eq!(server.status()["total"]["counters"][&name], 1, "{name}");
+    }
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(
+        text.contains(r#""GET /a HTTP/1.1" 400 115 "-" "-" "no Host""#),
+        "{text}"
+    );
+    assert!(text.contains(r#""-" "-" "invalid chunk""#), "{text}");
+}
+
+#[test]
 fn log_is_complete_when_the_server_stops_with_a_slow_log() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");

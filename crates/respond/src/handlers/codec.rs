@@ -6,7 +6,7 @@ use headway_gateway::fastcgi::FastCgiCodec;
 use headway_gateway::proxy::{Forwarding, ProxyCodec, Unforwardable};
 use headway_gateway::scgi::ScgiCodec;
 use headway_gateway::upstream::Address;
-use headway_gateway::{Codec, HeadLimits, Request};
+use headway_gateway::{Codec, Request};
 use headway_http::{Method, Status};
 use headway_request::{ProgramName, VirtualHost};
 
@@ -39,7 +39,7 @@ pub fn new_codec(
     address: &Address,
     keep: bool,
 ) -> Result<Box<dyn Codec>, Status> {
-    let limits = HeadLimits::default();
+    let limits = context.route.location.response_limits();
     let head_only = request.head.method == Method::Head;
     let variables = || {
         let CodecContext {

@@ -48,11 +48,18 @@ pub fn begin_response(
     let writer = HeadWriter::resume(&mut head)
         .lines(&context.settings.server)
         .field("Date", context.date.text);
-    let writer = match (keep_alive, context.is_http10) {
-        (false, _) => writer.field("Connection", "close"),
-        (true, true) => writer.field("Connection", "keep-alive"),
-        (true, false) => writer,
+    let upgrade = response.required_upgrade();
+    let options = match (keep_alive, context.is_http10, upgrade.is_some()) {
+        (false, _, false) => Some("close"),
+        (false, _, true) => Some("close, Upgrade"),
+        (true, true, false) => Some("keep-alive"),
+        (true, true, true) => Some("keep-alive, Upgrade"),
+        (true, false, false) => None,
+        (true, false, true) => Some("Upgrade"),
     };
+    let writer = writer
+        .field_if_some("Connection", options)
+        .field_if_some("Upgrade", upgrade);
     let writer = match (frame, length) {
         (Frame::Length, Some(length)) => writer.field_u64("Content-Length", length),
         // The length that a GET would have, if the program declared it (RFC 9110, 8.6).

@@ -42,8 +42,8 @@ impl LoopContext {
         self.log.as_ref().map(|_| Instant::now())
     }
 
-    /// Logs a response that was just finished or aborted. A request that could not be parsed is
-    /// logged with its status only.
+    /// Logs a response that was just finished or aborted. Of a request that could not be parsed the
+    /// first line is logged.
     pub(super) fn write_log(&mut self, connection: &Connection, request: &Request) {
         let Some(log) = &mut self.log else { return };
         let head = request.is_parsed().then(|| request.head.head());
@@ -53,7 +53,10 @@ impl LoopContext {
             client: connection.client,
             time_ms: self.date.second as u64 * 1000,
             method: head.map_or(b"", |head| head.method.as_str().as_bytes()),
-            target: request.target(),
+            target: match head {
+                Some(_) => request.target(),
+                None => &request.first_line,
+            },
             version: head.map_or("", |head| head.version.as_str()),
             status: outgoing.status,
             bytes: outgoing.sent_bytes.saturating_sub(outgoing.head_bytes),
@@ -62,6 +65,7 @@ impl LoopContext {
             duration_us: request
                 .started
                 .map_or(0, |at| at.elapsed().as_micros() as u64),
+            reason: request.reject_reason,
         };
         log.queue.push(&line, self.now_ms);
     }

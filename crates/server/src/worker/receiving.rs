@@ -204,10 +204,17 @@ impl LoopContext {
                     return Break(self.wait_for_body(connection, request, body, use_of, expected));
                 }
                 DrainProgress::TooLarge => Status::CONTENT_TOO_LARGE,
-                DrainProgress::Bad => Status::BAD_REQUEST,
+                DrainProgress::Bad => self.reject_body(&mut request),
             },
         };
         Break(self.close_with_error(connection, request, status))
+    }
+
+    /// Notes that the body of a request is not validly framed, and returns the status to answer with.
+    pub(super) fn reject_body(&mut self, request: &mut Request) -> Status {
+        self.counters.requests_rejected_body += 1;
+        request.reject_reason = Some("invalid chunk");
+        Status::BAD_REQUEST
     }
 
     /// Makes a request wait for the rest of its body.
@@ -263,7 +270,7 @@ impl LoopContext {
                 };
             }
             DrainProgress::TooLarge => Status::CONTENT_TOO_LARGE,
-            DrainProgress::Bad => Status::BAD_REQUEST,
+            DrainProgress::Bad => self.reject_body(&mut request),
         };
         self.close_with_error(connection, request, status)
     }

@@ -187,7 +187,8 @@ impl Router {
             Phase::AwaitHead if connection.header_partial => {
                 context.counters.timeouts_header += 1;
                 let received = std::mem::take(&mut connection.rx_buffer);
-                let request = Box::new(Request::unparsed(&received));
+                let mut request = Box::new(Request::unparsed(&received));
+                request.reject_reason = Some("header timeout");
                 return context.close_with_error(connection, request, Status::REQUEST_TIMEOUT);
             }
             Phase::AwaitHead if connection.requests == 0 => {

@@ -9,7 +9,7 @@
 use headway_connection::{Connection, Next, Phase};
 use headway_event::{Interest, Ready, Token};
 use headway_files::Done;
-use headway_http::{Parsed, Status, may_be_decided};
+use headway_http::{Parsed, Reject, may_be_decided};
 use headway_request::Request;
 
 use super::context::LoopContext;
@@ -223,7 +223,7 @@ impl Worker {
                     return self.context.await_head(connection, input);
                 }
                 Parsed::Reject(reject) => {
-                    let next = self.reject_input(connection, input, reject.status);
+                    let next = self.reject_input(connection, input, &reject);
                     return self.advance(connection, next);
                 }
             };
@@ -243,11 +243,14 @@ impl Worker {
     }
 
     /// Answers input that is no request.
-    fn reject_input(&mut self, connection: &mut Connection, input: &[u8], status: Status) -> Next {
+    fn reject_input(&mut self, connection: &mut Connection, input: &[u8], reject: &Reject) -> Next {
         self.context.counters.requests_received += 1;
+        self.context.counters.count_rejected(reject.kind);
         let mut request = Box::new(Request::unparsed(input));
         request.started = self.context.request_start();
-        self.context.close_with_error(connection, request, status)
+        request.reject_reason = Some(reject.reason);
+        self.context
+            .close_with_error(connection, request, reject.status)
     }
 }
 

@@ -112,6 +112,23 @@ fn upstream_failures_become_502_503_or_504() {
 }
 
 #[test]
+fn long_response_header_passes_when_its_limit_allows() {
+    let site = Site::new();
+    let header = format!("A: {}\r\n", "a".repeat(9_000)).repeat(5);
+    let words = format!("HTTP/1.1 200 OK\r\n{header}Content-Length: 4\r\n\r\ngood");
+    let upstream = FakeUpstream::sending(words.leak());
+    for (setting, expected) in [
+        ("", 502),
+        ("max-response-header-size = \"46KiB\"", 200),
+        ("max-response-header-size = \"40KiB\"", 502),
+    ] {
+        let server = proxy(&site, &[&upstream.address], setting);
+        assert_eq!(get(&server, "/app/x").status, expected, "{setting}");
+        is_well(&server);
+    }
+}
+
+#[test]
 fn upstream_gets_the_path_that_chose_the_location() {
     let site = Site::new();
     let upstream = FakeUpstream::new(|mut stream| {

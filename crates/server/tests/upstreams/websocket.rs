@@ -74,6 +74,62 @@ fn websocket_bytes_pass_both_ways_after_101() {
     }
 }
 
+/// An upstream which sends its last bytes with the 101 still gets what the client sends.
+#[test]
+fn websocket_client_may_go_on_when_the_upstream_ended_with_its_101() {
+    for events in ["epoll", "epoll-edge", "poll", "select"] {
+        let site = Site::new();
+        let (sender, heard) = channel();
+        let upstream = FakeUpstream::new(move |mut stream| {
+            if read_head(&mut stream).is_none() {
+                return;
+            }
+            stream
+                .write_all(format!("{AGREED}last words").as_bytes())
+                .unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let _ = sender.send(rest(&mut stream));
+        });
+        let server = site.serve_configured(&format!(
+            "events = {events:?}\n[[location]]\nprefix = \"/app/\"\nproxy = {:?}\n",
+            upstream.address
+        ));
+        let mut stream = open(&server);
+        assert_eq!(rest(&mut stream), b"last words", "{events}");
+        send(&mut stream, "one more word");
+        stream.shutdown(Shutdown::Write).unwrap();
+        let heard = heard.recv_timeout(headway_test_support::PATIENCE);
+        assert_eq!(heard.unwrap(), b"one more word", "{events}");
+        is_well(&server);
+    }
+}
+
+#[test]
+fn upgrade_is_passed_on_when_the_upstream_requires_one() {
+    let site = Site::new();
+    let upstream = FakeUpstream::sending(
+        "HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: a/1\r\n\
+         Content-Length: 0\r\n\r\n",
+    );
+    let server = proxy(&site, &[&upstream.address], "");
+    for (asked, options) in [("", "Upgrade"), ("Connection: close\r\n", "close, Upgrade")] {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /app/x HTTP/1.1\r\nHost: x\r\n{asked}\r\n"),
+        );
+        let response = receive(&mut stream).unwrap();
+        assert_eq!(response.status, 426);
+        assert_eq!(response.field("Upgrade"), Some("websocket, a/1"));
+        assert_eq!(response.field("Connection"), Some(options));
+    }
+    let upstream = FakeUpstream::sending(
+        "HTTP/1.1 200 OK\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n\r\n",
+    );
+    let server = proxy(&site, &[&upstream.address], "");
+    assert_eq!(get(&server, "/app/x").field("Upgrade"), None);
+}
+
 fn pass_both_ways(events: &str) {
     let site = Site::new();
     let upstream = agreeing(|mut stream| {
@@ -150,9 +206,10 @@ fn websocket_rejection_is_forwarded_as_an_ordinary_response() {
         let mut stream = server.connect();
         send(&mut stream, UPGRADE);
         let response = receive(&mut stream).unwrap();
+        let upgrade = (expected == 426).then_some("x");
         assert_eq!(
             (response.status, response.field("Upgrade")),
-            (expected, None),
+            (expected, upgrade),
             "{raw:?}"
         );
         send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use headway_config::HandlerConfig;
 use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
-use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
@@ -39,6 +38,9 @@ impl Handler for Gateway {
         }
         let mut upload = Upload::default();
         if let Err(status) = take_early_body(&mut upload, &request, input, bytes_max) {
+            if status == Status::BAD_REQUEST {
+                context.reject_body(&mut request);
+            }
             return context.close_with_error(connection, request, status);
         }
         connection.keep_alive = context.keeps_alive(connection, &request);
@@ -97,7 +99,7 @@ impl Gateway {
                 Reader::Nph(NphReader::default())
             }
             _ => Reader::Cgi(ResponseReader::new(
-                &HeadLimits::default(),
+                &location.response_limits(),
                 request.head_only,
             )),
         };

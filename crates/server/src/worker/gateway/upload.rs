@@ -118,7 +118,10 @@ impl Gateway {
                 }
             }
             DrainProgress::TooLarge => return Break(ExchangeEnd::Fail(Status::CONTENT_TOO_LARGE)),
-            DrainProgress::Bad => return Break(ExchangeEnd::Fail(Status::BAD_REQUEST)),
+            DrainProgress::Bad => {
+                let status = context.reject_body(&mut exchange.request);
+                return Break(ExchangeEnd::Fail(status));
+            }
         }
         Gateway::renew_deadline(context, connection, exchange);
         self.write_program(context, connection, exchange)

@@ -30,6 +30,7 @@ use super::internal_redirect::InternalRedirect;
 use super::upstream_conn::ConnectFailed;
 use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::worker::context::LoopContext;
+use headway_respond::handlers::SWITCHING_PROTOCOLS;
 
 impl Gateway {
     /// Sends a request to an upstream; its turn in the queue has come.
@@ -198,6 +199,11 @@ impl Gateway {
                 Err(_) => self.upstream_reset(context, connection, exchange),
             };
             step?;
+            // What follows belongs to the other protocol, the end of this direction as well.
+            let response = exchange.download.response.as_ref();
+            if response.is_some_and(|response| response.status == SWITCHING_PROTOCOLS) {
+                break;
+            }
         }
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
