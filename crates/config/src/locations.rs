@@ -124,7 +124,7 @@ impl NamedApplication {
 /// How CGI programs are started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgi {
-    /// Directory of the programs, in position of the prefix; `None`: below the document root.
+    /// Directory of the programs, in place of the prefix; `None`: below the document root.
     pub root: Option<PathBuf>,
     /// What connects the input and output of a program with the server.
     pub streams: Streams,

@@ -33,7 +33,7 @@ pub static RESEARCH_TABLE: ResearchTable = ResearchTable {
 };
 
 named_values! {
-    /// How the servers of the papers find bytes resident and send them, in position of `send`.
+    /// How the servers of the papers find bytes resident and send them, in place of `send`.
     SendVariant, "method of sending" {
         /// All files by `sendfile`, each chunk after a residency check.
         #[default]

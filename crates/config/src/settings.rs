@@ -69,7 +69,7 @@ table! {
         /// How larger files are sent: copy or sendfile.
         ///
         /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
-        /// CPU time, but a file that is rewritten in position changes in responses under way.
+        /// CPU time, but a file that is rewritten in place changes in responses under way.
         send: SendMethod, Files, "copy", "\"sendfile\"";
         /// Value of the Server response header.
         server_header: String, Files, "Headway", "\"example\"";
@@ -247,7 +247,7 @@ table! {
         ///
         /// `headway` contains none. `headway-lab serve` has those of experiments.
         application: String, Location, "no application", "\"specweb99\"";
-        /// Directory of the CGI programs, in position of the prefix below the document root; or of an
+        /// Directory of the CGI programs, in place of the prefix below the document root; or of an
         /// application's own files.
         root: PathBuf, Location, "the document root", "\"/usr/lib/cgi-bin\"";
         /// Whether X-Accel-Redirect and X-Sendfile in a response make the server send a file.

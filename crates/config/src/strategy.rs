@@ -58,7 +58,7 @@ named_values! {
         #[default]
         Copy = "copy",
         /// Small files as with `copy`, larger ones by `sendfile`. The socket refers to the pages of
-        /// the file, so a file that is rewritten in position changes there. The next chunk is read
+        /// the file, so a file that is rewritten in place changes there. The next chunk is read
         /// ahead.
         Sendfile = "sendfile",
     }
