@@ -8,14 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void *other(void *nothing)
-{
+static void *other(void *nothing) {
     getppid();
     return nothing;
 }
 
-int main(int count, char **arguments)
-{
+int main(int count, char **arguments) {
     const char *way = count > 1 ? arguments[1] : "";
     pthread_t thread;
     int status;

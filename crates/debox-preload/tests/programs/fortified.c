@@ -6,8 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-int main(int count, char **arguments)
-{
+int main(int count, char **arguments) {
     char text[256];
     size_t size = 100 + count;
     struct pollfd none[4];

@@ -12,16 +12,16 @@
 
 static sigjmp_buf away;
 
-static void leave(int number) { siglongjmp(away, number); }
+static void leave(int number) {
+    siglongjmp(away, number);
+}
 
-static void *calls(void *unused)
-{
+static void *calls(void *unused) {
     for (int call = 0; call < 10; call++) getppid();
     return unused;
 }
 
-static void child(int microseconds)
-{
+static void child(int microseconds) {
     struct sigaction action = {.sa_handler = leave};
     struct itimerval timer = {.it_value = {.tv_usec = microseconds}};
     pthread_t thread;
@@ -36,8 +36,7 @@ static void child(int microseconds)
     _exit(0);
 }
 
-int main(void)
-{
+int main(void) {
     int stuck = 0;
     for (int number = 0; number < 150; number++) {
         pid_t pid = fork();
