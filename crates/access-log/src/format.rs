@@ -54,11 +54,6 @@ impl LogLine<'_> {
             }
             LogFormat::Json => self.json(out),
         }
-        if let Some(reason) = self.reason
-            && format != LogFormat::Json
-        {
-            put(out, format_args!(" \"{reason}\""));
-        }
         out.push(b'\n');
     }
 
@@ -289,12 +284,9 @@ pub(super) mod tests {
         };
         let expected = r#""GET /\x1b\"x HTTP/1.1" 400 2326"#;
         let common = formatted(&rejected, LogFormat::Common);
-        assert!(
-            common.ends_with(&format!("{expected} \"no Host\"\n")),
-            "{common}"
-        );
+        assert!(common.ends_with(&format!("{expected}\n")), "{common}");
         let combined = formatted(&rejected, LogFormat::Combined);
-        let expected = format!("{expected} \"-\" \"-\" \"no Host\"\n");
+        let expected = format!("{expected} \"-\" \"-\"\n");
         assert!(combined.ends_with(&expected), "{combined}");
         let json: serde_json::Value =
             serde_json::from_str(&formatted(&rejected, LogFormat::Json)).unwrap();

@@ -477,7 +477,7 @@ fn longest_idle_helper_ends_above_the_minimum() {
     let used = helpers.iter().position(|helper| {
         let worked = helper
             .message()
-            .is_some_and(|message| message.starts_with("Resolve"));
+            .is_some_and(|message| message.starts_with("Lookup"));
         if worked {
             helper.reply(
                 &Reply::LookedUp {

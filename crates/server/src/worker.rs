@@ -108,6 +108,7 @@ impl Worker {
                 self.accept_for_closed();
             }
             self.run_queued();
+            self.apply_settled();
             self.maintain();
         }
         // Also log requests aborted by the drain deadline.

@@ -162,11 +162,8 @@ fn malformed_requests_are_logged_with_their_line_and_counted_by_reason() {
         assert_eq!(server.status()["total"]["counters"][&name], 1, "{name}");
     }
     let text = std::fs::read_to_string(&log).unwrap();
-    assert!(
-        text.contains(r#""GET /a HTTP/1.1" 400 115 "-" "-" "no Host""#),
-        "{text}"
-    );
-    assert!(text.contains(r#""-" "-" "invalid chunk""#), "{text}");
+    let line = r#""GET /a HTTP/1.1" 400 115 "-" "-""#;
+    assert!(text.lines().any(|one| one.ends_with(line)), "{text}");
 }
 
 #[test]

@@ -81,8 +81,7 @@ A lab outlives the command that made it, as a container does; `down` removes it,
     ],
 };
 
-const SERVE_ABOUT: &str =
-    "Serve as headway serve does, or as the servers of the papers; has the application specweb99";
+const SERVE_ABOUT: &str = "Serve as headway serve or the papers' servers; has specweb99";
 
 /// Experiments with servers: a lab with a slow disk and little memory, studies, CPU counters
 #[derive(Debug, Parser)]

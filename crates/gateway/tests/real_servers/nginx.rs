@@ -68,16 +68,16 @@ fn nginx_serves_many_requests_over_a_keepalive_connection() {
         (304, 0)
     );
     let echoed = get(
-        "GET /told?a%20b",
+        "GET /request?a%20b",
         "X-Own: c\r\nConnection: keep-alive, X-Gone\r\nX-Gone: d\r\n",
         b"",
     );
-    let expected = "example.org|for=192.0.2.7;host=example.org;proto=http|192.0.2.7|1.1 headway|c||/told?a%20b";
+    let expected = "example.org|for=192.0.2.7;host=example.org;proto=http|192.0.2.7|1.1 headway|c||/request?a%20b";
     assert_eq!(echoed.text(), expected);
-    let post = get("POST /told", "Content-Length: 5\r\n", b"hello");
+    let post = get("POST /request", "Content-Length: 5\r\n", b"hello");
     assert_eq!(post.response().status, 200);
     let post = get(
-        "POST /told",
+        "POST /request",
         "Transfer-Encoding: chunked\r\n",
         &[b'x'; 100_000],
     );

@@ -107,7 +107,12 @@ impl Server {
                 address: spec.address,
             });
         }
-        let own = || spec.program.clone().unwrap_or_else(crate::headway_lab);
+        // The open-file service is a command of `headway`; the servers of the papers are in `headway-lab`.
+        let own = match kind.has_service() {
+            true => crate::headway,
+            false => crate::headway_lab,
+        };
+        let own = || spec.program.clone().unwrap_or_else(own);
         let program = installed.program.unwrap_or_else(own);
         check_free(spec, &prefix)?;
         let folder = make_folder(spec, scratch)?;
