@@ -50,9 +50,12 @@ pub struct Analysis {
     pub errors: Vec<OutcomeCount>,
     /// Responses by status, ascending; 0 stands for requests without a response.
     pub statuses: Vec<StatusCount>,
-    /// From the intended start, of every request that ended: errors are in it with their time.
-    /// `None` also if a request found the client's queue full, or if
+    /// Whether there are no percentiles: a request found the client's queue full, or
     /// [`UNTIMED_SHARE_MAX`] of the requests have no latency.
+    #[serde(default)]
+    pub withheld: bool,
+    /// From the intended start, of every request that ended: errors are in it with their time.
+    /// `None` also if latencies are `withheld`.
     pub response: Option<Distribution>,
     /// From the actual start, of those of the same requests that had a connection.
     pub service: Option<Distribution>,

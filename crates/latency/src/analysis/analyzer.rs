@@ -351,6 +351,7 @@ impl Analyzer {
                 .iter()
                 .map(|(&status, &requests)| StatusCount { status, requests })
                 .collect(),
+            withheld,
             response: timed(&self.response, &steps(|step| &step.response)),
             service: timed(&self.service, &steps(|step| &step.service)),
             complete: groups::distribution(
