@@ -4,8 +4,9 @@
 //! there are at most 600 steps, and cells are pairs of size and bucket.
 
 use super::timeline::{Steps, TimelineStep};
+use super::groups::{self, Untimed};
 use super::{
-    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount, groups,
+    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount,
 };
 use crate::cells::Cells;
 use crate::coarse::Coarse;
@@ -331,9 +332,10 @@ impl Analyzer {
         let steps = |pick: fn(&TimelineStep) -> &Coarse| {
             self.steps.steps().iter().map(pick).collect::<Vec<_>>()
         };
-        let withheld = self.withholds_percentiles();
-        let timed = |histogram: &Histogram, steps: &[&Coarse]| {
-            (!withheld).then(|| groups::distribution(histogram, Some(steps)))?
+        let untimed = self.untimed();
+        let withheld = self.withholds_percentiles(untimed);
+        let timed = |histogram: &Histogram, steps: Option<&[&Coarse]>| {
+            (!withheld).then(|| groups::distribution(histogram, steps, untimed))?
         };
         Analysis {
             format: Format {
@@ -352,37 +354,52 @@ impl Analyzer {
                 .map(|(&status, &requests)| StatusCount { status, requests })
                 .collect(),
             withheld,
-            response: timed(&self.response, &steps(|step| &step.response)),
-            service: timed(&self.service, &steps(|step| &step.service)),
-            complete: groups::distribution(
+            response: timed(&self.response, Some(&steps(|step| &step.response))),
+            service: timed(&self.service, Some(&steps(|step| &step.service))),
+            complete: timed(
                 &self.complete,
                 Some(&steps(|step| &step.complete_response)),
             ),
-            first_byte: groups::distribution(&self.first_byte, None),
+            first_byte: timed(&self.first_byte, None),
             late: self.late(),
             goodput: self.goodput(&rate),
-            series: groups::by_series(&self.cells),
-            deciles: series::deciles(&self.cells),
+            series: groups::by_series(&self.cells, withheld),
+            deciles: match withheld {
+                true => Default::default(),
+                false => series::deciles(&self.cells),
+            },
             inversion: inversion::inversion(&self.cells),
-            by_size: groups::by_size(&self.cells),
-            by_class: groups::by_class(&self.classes),
-            timeline: self.steps.finish(),
+            by_size: match withheld {
+                true => Vec::new(),
+                false => groups::by_size(&self.cells),
+            },
+            by_class: match withheld {
+                true => Vec::new(),
+                false => groups::by_class(&self.classes),
+            },
+            timeline: self.steps.finish(withheld),
         }
     }
 
     /// Whether percentiles would mislead, because of requests without a latency. One that
     /// was due and found no room in the client's queue is enough: it came in a stall, as all of the
     /// same moment did.
-    fn withholds_percentiles(&self) -> bool {
+    fn withholds_percentiles(&self, untimed: Untimed) -> bool {
+        self.outcomes[usize::from(Outcome::NoConnection.code())] > 0
+            || (untimed.requests > 0 && untimed.share() >= UNTIMED_SHARE_MAX)
+    }
+
+    /// The requests without a latency.
+    fn untimed(&self) -> Untimed {
         let untimed = Outcome::ALL
             .into_iter()
             .zip(self.outcomes)
             .filter(|(outcome, _)| !outcome.has_latency())
             .map(|(_, requests)| requests);
-        let untimed = untimed.sum::<u64>() + self.counts.abandoned;
-        let all = self.counts.requests + self.counts.abandoned;
-        self.outcomes[usize::from(Outcome::NoConnection.code())] > 0
-            || (untimed > 0 && untimed as f64 >= all as f64 * UNTIMED_SHARE_MAX)
+        Untimed {
+            requests: untimed.sum::<u64>() + self.counts.abandoned,
+            all: self.counts.requests + self.counts.abandoned,
+        }
     }
 
     fn duration_s(&self) -> f64 {

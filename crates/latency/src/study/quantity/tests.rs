@@ -345,16 +345,16 @@ fn shares_are_of_samples_above_the_number() {
     );
 }
 
-/// 990 requests with a latency of 10 ms, and ten for which there was no port.
-fn withheld() -> RunEvidence {
+/// Of 5,000 requests with a latency of 10 ms or none, for this many there was no port.
+fn with_untimed(untimed: u64) -> RunEvidence {
     let mut description = RunDescription::default();
     description.load.measured = Some(Window {
         start_ns: 0,
         end_ns: 10_000_000_000,
     });
     let mut collector = Collector::new(&description);
-    for at in 0..1_000_u64 {
-        let intended_ns = at * 10_000_000;
+    for at in 0..5_000_u64 {
+        let intended_ns = at * 2_000_000;
         collector.push(&Row {
             intended_ns,
             start_ns: intended_ns,
@@ -363,9 +363,9 @@ fn withheld() -> RunEvidence {
             size_bytes: 1_000,
             bytes: 1_000,
             status: 200,
-            error: match at % 100 {
-                0 => Outcome::NoPort,
-                _ => Outcome::Ok,
+            error: match at < untimed {
+                true => Outcome::NoPort,
+                false => Outcome::Ok,
             },
             connection: at as u32,
             ordinal: 0,
@@ -385,7 +385,7 @@ fn withheld() -> RunEvidence {
 
 #[test]
 fn latency_is_an_error_when_the_analysis_withholds_it() {
-    let evidence = withheld();
+    let evidence = with_untimed(50);
     let latencies = OF_ROWS.iter().filter(|name| name.ends_with("_ms"));
     let more = [
         "small_in_slowest",
@@ -400,11 +400,19 @@ fn latency_is_an_error_when_the_analysis_withholds_it() {
         assert!(error.contains("withheld"), "{text}: {error}");
     }
     for (text, expected) in [
-        ("requests", 1_000.0),
+        ("requests", 5_000.0),
         ("error_share", 0.01),
         ("series_share:2", 1.0),
-        ("background_requests", 1_000.0),
+        ("background_requests", 5_000.0),
     ] {
         assert_eq!(value(text, &evidence), expected, "{text}");
     }
+}
+
+#[test]
+fn maximum_is_an_error_when_a_request_has_no_latency() {
+    let evidence = with_untimed(1);
+    let error = take("max_ms", &evidence).unwrap_err();
+    assert!(error.contains("withheld"), "{error}");
+    assert_eq!(value("p99_ms", &evidence).round(), 10.0);
 }
