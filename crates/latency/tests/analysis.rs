@@ -299,16 +299,26 @@ fn time_from_the_start_leaves_out_requests_that_never_had_a_connection() {
     let mut rows = rows(1_000);
     let before = analyze(&rows);
     let last = rows[999];
-    rows.push(Row {
-        error: Outcome::TimedOut,
+    let late = Row {
         start_ns: last.intended_ns + 3_000_000_000,
         end_ns: last.intended_ns + 3_000_000_000,
-        connection: Row::NO_CONNECTION,
         ..last
-    });
+    };
+    // A refusal that did not come at once has the number of a connection that it never got.
+    for (error, connection) in [
+        (Outcome::TimedOut, Row::NO_CONNECTION),
+        (Outcome::Refused, Row::NO_CONNECTION),
+        (Outcome::Refused, last.connection),
+    ] {
+        rows.push(Row {
+            error,
+            connection,
+            ..late
+        });
+    }
     let found = analyze(&rows);
     let requests = |of: &Option<Distribution>| of.as_ref().map_or(0, |of| of.requests);
-    assert_eq!(requests(&found.response), requests(&before.response) + 1);
+    assert_eq!(requests(&found.response), requests(&before.response) + 3);
     assert_eq!(requests(&found.service), requests(&before.service));
 }
 

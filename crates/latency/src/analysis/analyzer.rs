@@ -262,8 +262,8 @@ impl Analyzer {
             return;
         }
         self.response.record_ns(response_ns);
-        // A request that timed out before it had a connection was never started.
-        if row.connection != Row::NO_CONNECTION {
+        // A request without a connection was never started.
+        if row.had_connection() {
             self.service.record_ns(row.service_ns());
         }
         if row.first_byte_ns > 0 {

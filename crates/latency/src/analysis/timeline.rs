@@ -80,7 +80,7 @@ impl Steps {
         let step = self.at(row.end_ns);
         if row.error.has_latency() {
             step.response.record_ns(row.response_ns());
-            if row.connection != Row::NO_CONNECTION {
+            if row.had_connection() {
                 step.service.record_ns(row.service_ns());
             }
         }
