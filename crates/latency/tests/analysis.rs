@@ -558,3 +558,18 @@ fn analysis_is_the_same_when_written_and_read_as_json() {
             .contains("\"response\":null")
     );
 }
+
+#[test]
+fn percentiles_are_withheld_when_rows_were_dropped() {
+    let with = |rows_dropped| {
+        let description = RunDescription {
+            rows_dropped,
+            ..description()
+        };
+        let found = analyze_as(&description, &rows(4_000));
+        (found.withheld, found.response.and_then(|found| found.max_us).is_some())
+    };
+    assert_eq!(with(0), (false, true));
+    assert_eq!(with(1), (false, false));
+    assert_eq!(with(5), (true, false));
+}

@@ -183,9 +183,9 @@ fn requests(analysis: &Analysis, style: Style) -> String {
 
 fn latencies(analysis: &Analysis, style: Style) -> String {
     let Some(response) = &analysis.response else {
-        let why = match analysis.counts.requests + analysis.counts.abandoned {
-            0 => "  no request ended\n",
-            _ => "  withheld: too many requests have no latency\n",
+        let why = match analysis.withheld {
+            false => "  no request ended\n",
+            true => "  withheld: too many requests have no latency\n",
         };
         return style.heading("Latency") + why;
     };

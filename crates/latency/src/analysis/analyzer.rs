@@ -60,6 +60,7 @@ pub struct Analyzer {
     expected: Option<Window>,
     deadlines_ns: Vec<(u64, u64)>,
     counts: Counts,
+    rows_dropped: u64,
     outcomes: [u64; Outcome::ALL.len()],
     statuses: BTreeMap<u16, u64>,
     span: Span,
@@ -166,6 +167,7 @@ impl Analyzer {
             expected: measured,
             deadlines_ns: Vec::new(),
             counts: Counts::default(),
+            rows_dropped: description.rows_dropped,
             outcomes: [0; Outcome::ALL.len()],
             statuses: BTreeMap::new(),
             span: Span {
@@ -208,6 +210,11 @@ impl Analyzer {
     /// The window is known now; `None` is the span of the requests.
     pub fn measured_in(&mut self, window: Option<Window>) {
         self.measured = window.filter(has_length);
+    }
+
+    /// So many rows were lost on the way: requests whose latency is not known.
+    pub fn dropped(&mut self, rows: u64) {
+        self.rows_dropped = rows;
     }
 
     /// Also counts the complete responses within `deadline_ms` of their intended start, exactly.
@@ -288,6 +295,7 @@ impl Analyzer {
     /// the same time.
     pub fn merge(&mut self, other: &Analyzer) {
         self.counts.add(&other.counts);
+        self.rows_dropped += other.rows_dropped;
         add_all(&mut self.outcomes, &other.outcomes);
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
@@ -389,16 +397,17 @@ impl Analyzer {
             || (untimed.requests > 0 && untimed.share() >= UNTIMED_SHARE_MAX)
     }
 
-    /// The requests without a latency.
+    /// The requests without a latency, and those of which the row is lost.
     fn untimed(&self) -> Untimed {
         let untimed = Outcome::ALL
             .into_iter()
             .zip(self.outcomes)
             .filter(|(outcome, _)| !outcome.has_latency())
             .map(|(_, requests)| requests);
+        let lost = self.counts.abandoned + self.rows_dropped;
         Untimed {
-            requests: untimed.sum::<u64>() + self.counts.abandoned,
-            all: self.counts.requests + self.counts.abandoned,
+            requests: untimed.sum::<u64>() + lost,
+            all: self.counts.requests + lost,
         }
     }
 

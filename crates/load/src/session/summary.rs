@@ -220,8 +220,6 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         }
         Mode::Closed => lines.push(("from start", &analysis.response)),
     }
-    let counts = &analysis.counts;
-    let withheld = analysis.response.is_none() && counts.requests + counts.abandoned > 0;
     let _ = write!(out, "  {:<width$}", "latency", width = NAME_WIDTH - 2);
     for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
         let _ = write!(out, "{name:>10}");
@@ -234,7 +232,7 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
                 .iter()
                 .map(|us| format!("{:>10}", us.map_or("–".to_owned(), time_us)))
                 .collect(),
-            None if withheld => "  withheld: too many requests have no latency".to_owned(),
+            None if analysis.withheld => "  withheld: too many requests have no latency".to_owned(),
             None => "  no request ended".to_owned(),
         };
         line(out, name, &text);
