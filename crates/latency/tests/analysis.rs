@@ -527,6 +527,15 @@ fn comparison_sees_a_difference_only_when_there_is_one() {
         compare(&first, &analyze(&[])),
         Err(CompareError::Empty("second"))
     );
+    let untimed = |row: Row| Row {
+        error: Outcome::NoConnection,
+        ..row
+    };
+    let withheld: Vec<Row> = rows(100).into_iter().map(untimed).collect();
+    assert_eq!(
+        compare(&analyze(&withheld), &first),
+        Err(CompareError::Withheld("first"))
+    );
 }
 
 #[test]
@@ -567,7 +576,10 @@ fn percentiles_are_withheld_when_rows_were_dropped() {
             ..description()
         };
         let found = analyze_as(&description, &rows(4_000));
-        (found.withheld, found.response.and_then(|found| found.max_us).is_some())
+        (
+            found.withheld,
+            found.response.and_then(|found| found.max_us).is_some(),
+        )
     };
     assert_eq!(with(0), (false, true));
     assert_eq!(with(1), (false, false));

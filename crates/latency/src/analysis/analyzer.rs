@@ -3,8 +3,8 @@
 //! Memory does not grow with the number of requests: histograms have a fixed number of buckets,
 //! there are at most 600 steps, and cells are pairs of size and bucket.
 
-use super::timeline::{Steps, TimelineStep};
 use super::groups::{self, Untimed};
+use super::timeline::{Steps, TimelineStep};
 use super::{
     Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount,
 };
@@ -364,10 +364,7 @@ impl Analyzer {
             withheld,
             response: timed(&self.response, Some(&steps(|step| &step.response))),
             service: timed(&self.service, Some(&steps(|step| &step.service))),
-            complete: timed(
-                &self.complete,
-                Some(&steps(|step| &step.complete_response)),
-            ),
+            complete: timed(&self.complete, Some(&steps(|step| &step.complete_response))),
             first_byte: timed(&self.first_byte, None),
             late: self.late(),
             goodput: self.goodput(&rate),

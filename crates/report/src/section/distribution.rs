@@ -171,7 +171,8 @@ fn tail(subjects: &[&Subject]) -> Option<Figure> {
         },
         y: latency_axis(
             "response time",
-            all.iter().flat_map(|d| [d.p5_us.max(d.min_us), slowest_us(d)]),
+            all.iter()
+                .flat_map(|d| [d.p5_us.max(d.min_us), slowest_us(d)]),
         ),
         marks: subjects
             .iter()
@@ -430,7 +431,9 @@ fn apart_numbers(subjects: &[&Subject]) -> Table {
             let usual = [d.p50_us, d.p95_us, d.p99_us].map(Some);
             let times = usual.into_iter().chain([d.p99_9_us, d.max_us]);
             let names = [escaped(&subject.name), what.into()];
-            table.rows.push(names.into_iter().chain(times.map(time_or_none)).collect());
+            table
+                .rows
+                .push(names.into_iter().chain(times.map(time_or_none)).collect());
         }
     }
     table
@@ -439,11 +442,7 @@ fn apart_numbers(subjects: &[&Subject]) -> Table {
 fn described(subjects: &[&Subject]) -> String {
     let one = |subject: &&Subject| {
         let d = response(subject)?;
-        let (p50, p99, max) = (
-            time_us(d.p50_us),
-            time_us(d.p99_us),
-            time_or_none(d.max_us),
-        );
+        let (p50, p99, max) = (time_us(d.p50_us), time_us(d.p99_us), time_or_none(d.max_us));
         Some(format!(
             "{}: median {p50}, 99th percentile {p99}, largest {max}.",
             subject.name
@@ -465,14 +464,7 @@ fn numbers(subjects: &[&Subject]) -> Table {
     for subject in subjects {
         let Some(d) = response(subject) else { continue };
         let times = [
-            d.min_us,
-            d.p5_us,
-            d.p25_us,
-            d.p50_us,
-            d.p75_us,
-            d.p90_us,
-            d.p95_us,
-            d.p99_us,
+            d.min_us, d.p5_us, d.p25_us, d.p50_us, d.p75_us, d.p90_us, d.p95_us, d.p99_us,
         ];
         let slow = [d.p99_9_us, d.p99_99_us, d.max_us];
         let row = [escaped(&subject.name)]
