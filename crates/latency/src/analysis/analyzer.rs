@@ -212,7 +212,7 @@ impl Analyzer {
         self.measured = window.filter(has_length);
     }
 
-    /// So many rows were lost on the way: requests whose latency is not known.
+    /// The number of rows that were lost on the way: requests whose latency is not known.
     pub fn dropped(&mut self, rows: u64) {
         self.rows_dropped = rows;
     }
