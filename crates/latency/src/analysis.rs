@@ -50,15 +50,19 @@ pub struct Analysis {
     pub errors: Vec<OutcomeCount>,
     /// Responses by status, ascending; 0 stands for requests without a response.
     pub statuses: Vec<StatusCount>,
-    /// From the intended start, of every request that ended: errors are in it with their time.
-    /// `None` also if a request found the client's queue full, or if
+    /// Whether there are no percentiles: a request found the client's queue full, or
     /// [`UNTIMED_SHARE_MAX`] of the requests have no latency.
+    #[serde(default)]
+    pub withheld: bool,
+    /// From the intended start, of every request that ended: errors are in it with their time.
+    /// `None` also if latencies are `withheld`.
     pub response: Option<Distribution>,
     /// From the actual start, of those of the same requests that had a connection.
     pub service: Option<Distribution>,
-    /// From the intended start, of complete responses only.
+    /// From the intended start, of complete responses only; `None` also if `withheld`.
     pub complete: Option<Distribution>,
-    /// From the actual start to the first byte, of requests that got one.
+    /// From the actual start to the first byte, of requests that got one; `None` also if
+    /// `withheld`.
     pub first_byte: Option<Distribution>,
     /// Lag of the starts of requests behind their intended starts.
     pub late: Late,
@@ -66,13 +70,15 @@ pub struct Analysis {
     pub goodput: Vec<Goodput>,
     /// The four size series of Table 3.2.
     pub series: Vec<SeriesShare>,
-    /// Complete responses by latency decile (fastest first) and size series.
+    /// Complete responses by latency decile (fastest first) and size series; 0 if `withheld`.
     pub deciles: [[u64; 4]; 10],
     /// Service inversion of complete responses; absent with fewer than two.
     pub inversion: Option<Inversion>,
-    /// Latency of complete responses by size, ascending; ranges if there are many sizes.
+    /// Latency of complete responses by size, ascending; ranges if there are many sizes. Empty if
+    /// `withheld`.
     pub by_size: Vec<SizeGroup>,
-    /// Latency of complete responses by SPECweb class; empty if the work has none.
+    /// Latency of complete responses by SPECweb class; empty if the work has none, or if
+    /// `withheld`.
     pub by_class: Vec<ClassGroup>,
     /// The course of the run by intervals of time.
     pub timeline: Timeline,
@@ -112,7 +118,8 @@ pub struct StatusCount {
 }
 
 /// A distribution of latencies. Percentiles are of the nearest rank and exact to 0.1 %; mean, min,
-/// max are exact.
+/// max are exact. A request without a latency is among the slow ones, so percentiles that it could
+/// be above are `None`, and so is the maximum if there is any such request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Number of requests.
@@ -138,11 +145,11 @@ pub struct Distribution {
     /// 99th percentile.
     pub p99_us: f64,
     /// 99.9th percentile.
-    pub p99_9_us: f64,
+    pub p99_9_us: Option<f64>,
     /// 99.99th percentile.
-    pub p99_99_us: f64,
+    pub p99_99_us: Option<f64>,
     /// Largest latency.
-    pub max_us: f64,
+    pub max_us: Option<f64>,
     /// How far chance could have moved the headline figures; absent with fewer than two requests.
     pub intervals: Option<Intervals>,
     /// The cumulative distribution: at most 300 points, ascending.
@@ -232,8 +239,8 @@ pub struct SeriesShare {
     pub requests: u64,
     /// Share of all complete responses.
     pub share: f64,
-    /// Latency of the responses.
-    pub latency: Latency,
+    /// Latency of the responses; `None` if `withheld`.
+    pub latency: Option<Latency>,
 }
 
 /// A few latency figures of a group, exact to a bucket.
@@ -313,7 +320,8 @@ pub struct TimelinePoint {
     pub rate_rps: f64,
     /// Requests that failed in it.
     pub errors: u64,
-    /// Median response time of what ended in it; absent if nothing did.
+    /// Median response time of what ended in it; absent if nothing did, or if latencies are
+    /// withheld.
     pub p50_us: Option<f64>,
     /// 99th percentile of it.
     pub p99_us: Option<f64>,

@@ -47,6 +47,9 @@ pub enum CompareError {
     /// A run has no request that ended.
     #[error("no request ended in the {0} run, so there is nothing to compare")]
     Empty(&'static str),
+    /// A run has too many requests without a latency.
+    #[error("the percentiles of the {0} run are withheld: too many requests have no latency")]
+    Withheld(&'static str),
 }
 
 /// Compares the response times of two runs, figure by figure.
@@ -82,16 +85,11 @@ pub enum CompareError {
 /// ```
 ///
 /// # Errors
-/// [`CompareError::Empty`] when no request of a run ended.
+/// [`CompareError::Empty`] when no request of a run ended, [`CompareError::Withheld`] when its
+/// percentiles are withheld.
 pub fn compare(first: &Analysis, second: &Analysis) -> Result<Vec<Difference>, CompareError> {
-    let first = first
-        .response
-        .as_ref()
-        .ok_or(CompareError::Empty("first"))?;
-    let second = second
-        .response
-        .as_ref()
-        .ok_or(CompareError::Empty("second"))?;
+    let first = response(first, "first")?;
+    let second = response(second, "second")?;
     type Figure = fn(&Distribution) -> f64;
     type Range = fn(&Intervals) -> Interval;
     let figures: [(&str, Figure, Range); 4] = [
@@ -118,6 +116,13 @@ pub fn compare(first: &Analysis, second: &Analysis) -> Result<Vec<Difference>, C
         }
     };
     Ok(figures.into_iter().map(difference).collect())
+}
+
+fn response<'a>(run: &'a Analysis, which: &'static str) -> Result<&'a Distribution, CompareError> {
+    run.response.as_ref().ok_or(match run.withheld {
+        true => CompareError::Withheld(which),
+        false => CompareError::Empty(which),
+    })
 }
 
 /// The interval of `b - a`. A figure outside its own interval, as rounding may leave it, counts as

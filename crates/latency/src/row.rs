@@ -221,6 +221,12 @@ impl Row {
     /// The `connection` of a request that never had one.
     pub const NO_CONNECTION: u32 = u32::MAX;
 
+    /// Whether the request had a connection to the server. A refusal at once has no connection
+    /// number and one that came later has, so the outcome decides as well.
+    pub fn had_connection(&self) -> bool {
+        self.error.had_connection() && self.connection != Row::NO_CONNECTION
+    }
+
     /// The value of `class` when the work has no classes.
     pub const NO_CLASS: u8 = 255;
 

@@ -125,7 +125,7 @@ fn errors_have_their_time_in_the_distribution_when_all_requests_fail() {
     let response = found.response.expect("requests that ended");
     assert_eq!(
         (response.min_us, response.max_us, response.p50_us),
-        (3e6, 3e6, 3e6)
+        (3e6, Some(3e6), 3e6)
     );
     assert_eq!(
         (found.complete, found.inversion, found.achieved_rps),
@@ -222,8 +222,8 @@ fn request_in_flight_at_the_end_is_counted_and_has_no_latency() {
         (1, before.counts.requests)
     );
     assert_eq!(
-        found.response.map(|response| response.max_us),
-        before.response.map(|response| response.max_us)
+        found.response.map(|response| response.p99_us),
+        before.response.map(|response| response.p99_us)
     );
     assert_eq!(found.late.abandoned_oldest_us, 9e6);
     // It was offered all the same, in a window that it does not lengthen.
@@ -251,14 +251,47 @@ fn percentiles_are_withheld_when_requests_without_a_latency_would_change_them() 
         let error = outcome;
         rows.extend(std::iter::repeat_n(Row { error, ..last }, requests));
         let found = analyze(&rows);
-        (found.response.is_some(), found.service.is_some())
+        let each = [
+            !found.withheld,
+            found.response.is_some(),
+            found.service.is_some(),
+            found.complete.is_some(),
+            found.first_byte.is_some(),
+            found.series.iter().all(|series| series.latency.is_some()),
+            !found.by_size.is_empty(),
+            !found.by_class.is_empty(),
+            found.deciles != [[0; 4]; 10],
+            found.timeline.points.iter().any(|at| at.p50_us.is_some()),
+            found.timeline.points.iter().any(|at| at.p99_us.is_some()),
+        ];
+        assert!(each.iter().all(|shown| *shown == each[0]), "{each:?}");
+        // What is counted is shown in any case.
+        assert!(found.series.iter().any(|series| series.requests > 0));
+        each[0]
     };
     for outcome in [Outcome::NoPort, Outcome::NoDescriptor, Outcome::Abandoned] {
-        assert_eq!(with(outcome, 1), (true, true), "{outcome}");
-        assert_eq!(with(outcome, 5), (false, false), "{outcome}");
+        assert!(with(outcome, 1), "{outcome}");
+        assert!(!with(outcome, 5), "{outcome}");
     }
-    assert_eq!(with(Outcome::NoConnection, 1), (false, false));
-    assert_eq!(with(Outcome::TimedOut, 50), (true, true));
+    assert!(!with(Outcome::NoConnection, 1));
+    assert!(with(Outcome::TimedOut, 50));
+}
+
+#[test]
+fn slowest_percentiles_are_withheld_when_a_request_without_a_latency_may_be_there() {
+    let with = |untimed| {
+        let mut rows = rows(4_000);
+        let error = Outcome::Abandoned;
+        let last = rows[3_999];
+        rows.extend(std::iter::repeat_n(Row { error, ..last }, untimed));
+        let response = analyze(&rows).response.expect("requests");
+        let last = response.cdf.last().expect("requests").share;
+        let shown = [response.p99_9_us, response.p99_99_us, response.max_us];
+        (shown.map(|us| us.is_some()), last < 1.0)
+    };
+    assert_eq!(with(0), ([true; 3], false));
+    // One in 3,600 is less than 0.1 % and more than 0.01 %.
+    assert_eq!(with(1), ([true, false, false], true));
 }
 
 #[test]
@@ -266,16 +299,26 @@ fn time_from_the_start_leaves_out_requests_that_never_had_a_connection() {
     let mut rows = rows(1_000);
     let before = analyze(&rows);
     let last = rows[999];
-    rows.push(Row {
-        error: Outcome::TimedOut,
+    let late = Row {
         start_ns: last.intended_ns + 3_000_000_000,
         end_ns: last.intended_ns + 3_000_000_000,
-        connection: Row::NO_CONNECTION,
         ..last
-    });
+    };
+    // A refusal that did not come at once has the number of a connection that it never got.
+    for (error, connection) in [
+        (Outcome::TimedOut, Row::NO_CONNECTION),
+        (Outcome::Refused, Row::NO_CONNECTION),
+        (Outcome::Refused, last.connection),
+    ] {
+        rows.push(Row {
+            error,
+            connection,
+            ..late
+        });
+    }
     let found = analyze(&rows);
     let requests = |of: &Option<Distribution>| of.as_ref().map_or(0, |of| of.requests);
-    assert_eq!(requests(&found.response), requests(&before.response) + 1);
+    assert_eq!(requests(&found.response), requests(&before.response) + 3);
     assert_eq!(requests(&found.service), requests(&before.service));
 }
 
@@ -288,7 +331,7 @@ fn first_byte_runs_from_the_actual_start_when_the_request_was_late() {
         ..row
     };
     let found = analyze(&rows(1_000).into_iter().map(late).collect::<Vec<_>>());
-    let max = |found: Option<Distribution>| found.expect("requests").max_us;
+    let max = |found: Option<Distribution>| found.expect("requests").max_us.expect("timed");
     assert_eq!(
         (
             max(found.first_byte),
@@ -484,6 +527,15 @@ fn comparison_sees_a_difference_only_when_there_is_one() {
         compare(&first, &analyze(&[])),
         Err(CompareError::Empty("second"))
     );
+    let untimed = |row: Row| Row {
+        error: Outcome::NoConnection,
+        ..row
+    };
+    let withheld: Vec<Row> = rows(100).into_iter().map(untimed).collect();
+    assert_eq!(
+        compare(&analyze(&withheld), &first),
+        Err(CompareError::Withheld("first"))
+    );
 }
 
 #[test]
@@ -497,7 +549,7 @@ fn analysis_is_the_same_when_written_and_read_as_json() {
         let response = found.response.as_ref().expect("requests");
         (
             response.requests,
-            response.max_us.round(),
+            response.max_us.map(f64::round),
             response.cdf.len(),
             found.timeline.points.len(),
             found.by_size.len(),
@@ -514,4 +566,22 @@ fn analysis_is_the_same_when_written_and_read_as_json() {
             .expect("JSON")
             .contains("\"response\":null")
     );
+}
+
+#[test]
+fn percentiles_are_withheld_when_rows_were_dropped() {
+    let with = |rows_dropped| {
+        let description = RunDescription {
+            rows_dropped,
+            ..description()
+        };
+        let found = analyze_as(&description, &rows(4_000));
+        (
+            found.withheld,
+            found.response.and_then(|found| found.max_us).is_some(),
+        )
+    };
+    assert_eq!(with(0), (false, true));
+    assert_eq!(with(1), (false, false));
+    assert_eq!(with(5), (true, false));
 }

@@ -263,6 +263,7 @@ impl Prepared {
         description.started = rfc3339(measured.epoch.wall);
         description.epoch_unix_ns = unix_ns(measured.epoch.wall);
         description.load.measured = window(&self.plan, &ran);
+        description.rows_dropped = ran.dropped;
         description.server = measured.server.as_deref().map(judging::server_info);
         description.client = Some(judging::client(
             &evidence,
@@ -282,6 +283,7 @@ impl Prepared {
         let analysis = match ran.rows.sink {
             RowSink::Figures(mut analyzer) => {
                 analyzer.measured_in(description.load.measured);
+                analyzer.dropped(ran.dropped);
                 analyzer.finish()
             }
             RowSink::Directory(writer) => {

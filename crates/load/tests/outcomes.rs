@@ -7,11 +7,11 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use headway_latency::Outcome;
+use headway_latency::{Outcome, Row};
 use headway_load::checksum;
 use headway_load::engine::{Address, Document, Mode, Plan, Schedule, Sources, Target};
 use headway_test_support::unused_address;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use support::{Server, Step, closed, closed_to, count, outcomes, response, run, run_until, send};
 
 /// The outcome of every one of three requests to a server that always does this.
@@ -386,4 +386,40 @@ fn unix_socket_is_retried_when_its_accept_queue_is_full() {
     std::fs::remove_file(&path).unwrap();
     assert_eq!(count(&rows, Outcome::Ok), 12, "{:?}", measured.outcomes);
     assert!(measured.failure.is_none());
+}
+
+#[test]
+fn row_has_no_connection_when_the_accept_queue_stays_full_after_another_request() {
+    let path = std::env::temp_dir().join(format!("headway-busy-{}.sock", std::process::id()));
+    let address = SocketAddrUnix::new(&path).unwrap();
+    let listener = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    net::bind(&listener, &address).unwrap();
+    net::listen(&listener, 0).unwrap();
+    let server = UnixListener::from(listener);
+    let answering = std::thread::spawn(move || {
+        let (mut client, _) = server.accept().unwrap();
+        let _ = client.read(&mut [0; 4096]);
+        // The queue is full before the response, and nothing is accepted afterwards.
+        let mut queued = Vec::new();
+        loop {
+            let flags = SocketFlags::NONBLOCK;
+            let socket =
+                net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            let connected = net::connect(&socket, &address);
+            queued.push(socket);
+            if connected.is_err() {
+                break;
+            }
+        }
+        client.write_all(&response("hello")).unwrap();
+        (server, queued)
+    });
+    let mut plan = closed_to(Target::new(Address::Unix(path.clone()), "test.example"), 2);
+    plan.requests_per_connection = Some(1);
+    plan.timeout = Some(Duration::from_secs(1));
+    let (rows, _) = run(&plan);
+    drop(answering.join().unwrap());
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((rows[0].error, rows[0].connection), (Outcome::Ok, 0));
+    assert_eq!(rows[1].connection, Row::NO_CONNECTION, "{}", rows[1].error);
 }

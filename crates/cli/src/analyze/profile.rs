@@ -3,7 +3,7 @@
 use headway_cli_support::table::table;
 
 use super::table::Style;
-use super::text::label;
+use super::text::{label, time_or_dash};
 use headway_latency::format::{number, percent, printable, time_us};
 use headway_latency::run::{ClientBound, Point, ProfileInfo, Verdict};
 use headway_latency::{Analysis, Run};
@@ -112,8 +112,8 @@ fn row(one: &Measured) -> Vec<String> {
     let analysis = &one.analysis;
     let errors = analysis.counts.errors as f64 / analysis.counts.requests.max(1) as f64;
     let response = analysis.response.as_ref();
-    let figure = |value: fn(&headway_latency::analysis::Distribution) -> f64| {
-        response.map_or("–".into(), |found| time_us(value(found)))
+    let figure = |value: fn(&headway_latency::analysis::Distribution) -> Option<f64>| {
+        time_or_dash(response.and_then(value))
     };
     let inversion = analysis.inversion.as_ref();
     let share = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.3}"));
@@ -134,10 +134,10 @@ fn row(one: &Measured) -> Vec<String> {
         analysis.offered_rps.map_or("all".into(), number),
         number(analysis.achieved_rps),
         percent(errors),
-        figure(|found| found.mean_us),
-        figure(|found| found.p50_us),
-        figure(|found| found.p95_us),
-        figure(|found| found.p99_us),
+        figure(|found| Some(found.mean_us)),
+        figure(|found| Some(found.p50_us)),
+        figure(|found| Some(found.p95_us)),
+        figure(|found| Some(found.p99_us)),
         figure(|found| found.p99_9_us),
         share(inversion.map(|found| found.value)),
         share(inversion.and_then(|found| found.of_random)),

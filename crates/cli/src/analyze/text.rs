@@ -22,9 +22,13 @@ pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
     let sizes = analysis.inversion.as_ref().map_or(0, |found| found.sizes);
     if sizes > 1 {
         text.push_str(&by_series(analysis, style));
-        text.push_str(&deciles(analysis, style));
+        if !analysis.withheld {
+            text.push_str(&deciles(analysis, style));
+        }
         text.push_str(&inversion(analysis, style));
-        text.push_str(&by_size(analysis, style));
+        if !analysis.withheld {
+            text.push_str(&by_size(analysis, style));
+        }
     }
     text
 }
@@ -102,11 +106,16 @@ fn headline(analysis: &Analysis) -> String {
         "p50 {}, p99 {}, p99.9 {}, max {}; {} responses/s; {} errors\n",
         time_us(response.p50_us),
         time_us(response.p99_us),
-        time_us(response.p99_9_us),
-        time_us(response.max_us),
+        time_or_dash(response.p99_9_us),
+        time_or_dash(response.max_us),
         number(analysis.achieved_rps),
         count(analysis.counts.errors),
     )
+}
+
+/// A time; a dash where it is withheld.
+pub(super) fn time_or_dash(us: Option<f64>) -> String {
+    us.map_or("–".into(), time_us)
 }
 
 fn requests(analysis: &Analysis, style: Style) -> String {
@@ -174,9 +183,9 @@ fn requests(analysis: &Analysis, style: Style) -> String {
 
 fn latencies(analysis: &Analysis, style: Style) -> String {
     let Some(response) = &analysis.response else {
-        let why = match analysis.counts.requests + analysis.counts.abandoned {
-            0 => "  no request ended\n",
-            _ => "  withheld: too many requests have no latency\n",
+        let why = match analysis.withheld {
+            false => "  no request ended\n",
+            true => "  withheld: too many requests have no latency\n",
         };
         return style.heading("Latency") + why;
     };
@@ -207,18 +216,18 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
 
 fn distribution(name: &str, found: &Distribution) -> Vec<String> {
     let times = [
-        found.mean_us,
-        found.p50_us,
-        found.p90_us,
-        found.p95_us,
-        found.p99_us,
+        Some(found.mean_us),
+        Some(found.p50_us),
+        Some(found.p90_us),
+        Some(found.p95_us),
+        Some(found.p99_us),
         found.p99_9_us,
         found.p99_99_us,
         found.max_us,
     ];
     [name.to_owned(), count(found.requests)]
         .into_iter()
-        .chain(times.map(time_us))
+        .chain(times.map(time_or_dash))
         .collect()
 }
 
@@ -291,20 +300,17 @@ fn by_series(analysis: &Analysis, style: Style) -> String {
         )
 }
 
-fn figures(requests: u64, latency: Latency) -> [String; 4] {
+fn figures(requests: u64, latency: Option<Latency>) -> [String; 4] {
+    let Some(latency) = latency.filter(|_| requests > 0) else {
+        return std::array::from_fn(|_| "–".into());
+    };
     let times = [
         latency.mean_us,
         latency.p50_us,
         latency.p95_us,
         latency.p99_us,
     ];
-    times.map(|us| {
-        if requests > 0 {
-            time_us(us)
-        } else {
-            "–".into()
-        }
-    })
+    times.map(time_us)
 }
 
 fn deciles(analysis: &Analysis, style: Style) -> String {
@@ -371,7 +377,7 @@ fn by_size(analysis: &Analysis, style: Style) -> String {
             format!("{low} – {high}")
         };
         let mut row = vec![sizes, count(group.requests)];
-        row.extend(figures(group.requests, group.latency));
+        row.extend(figures(group.requests, Some(group.latency)));
         row
     };
     let rows: Vec<_> = analysis.by_size.iter().map(row).collect();

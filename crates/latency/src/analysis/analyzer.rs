@@ -3,9 +3,10 @@
 //! Memory does not grow with the number of requests: histograms have a fixed number of buckets,
 //! there are at most 600 steps, and cells are pairs of size and bucket.
 
+use super::groups::{self, Untimed};
 use super::timeline::{Steps, TimelineStep};
 use super::{
-    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount, groups,
+    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount,
 };
 use crate::cells::Cells;
 use crate::coarse::Coarse;
@@ -59,6 +60,7 @@ pub struct Analyzer {
     expected: Option<Window>,
     deadlines_ns: Vec<(u64, u64)>,
     counts: Counts,
+    rows_dropped: u64,
     outcomes: [u64; Outcome::ALL.len()],
     statuses: BTreeMap<u16, u64>,
     span: Span,
@@ -165,6 +167,7 @@ impl Analyzer {
             expected: measured,
             deadlines_ns: Vec::new(),
             counts: Counts::default(),
+            rows_dropped: description.rows_dropped,
             outcomes: [0; Outcome::ALL.len()],
             statuses: BTreeMap::new(),
             span: Span {
@@ -207,6 +210,11 @@ impl Analyzer {
     /// The window is known now; `None` is the span of the requests.
     pub fn measured_in(&mut self, window: Option<Window>) {
         self.measured = window.filter(has_length);
+    }
+
+    /// The number of rows that were lost on the way: requests whose latency is not known.
+    pub fn dropped(&mut self, rows: u64) {
+        self.rows_dropped = rows;
     }
 
     /// Also counts the complete responses within `deadline_ms` of their intended start, exactly.
@@ -261,8 +269,8 @@ impl Analyzer {
             return;
         }
         self.response.record_ns(response_ns);
-        // A request that timed out before it had a connection was never started.
-        if row.connection != Row::NO_CONNECTION {
+        // A request without a connection was never started.
+        if row.had_connection() {
             self.service.record_ns(row.service_ns());
         }
         if row.first_byte_ns > 0 {
@@ -287,6 +295,7 @@ impl Analyzer {
     /// the same time.
     pub fn merge(&mut self, other: &Analyzer) {
         self.counts.add(&other.counts);
+        self.rows_dropped += other.rows_dropped;
         add_all(&mut self.outcomes, &other.outcomes);
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
@@ -331,9 +340,10 @@ impl Analyzer {
         let steps = |pick: fn(&TimelineStep) -> &Coarse| {
             self.steps.steps().iter().map(pick).collect::<Vec<_>>()
         };
-        let withheld = self.withholds_percentiles();
-        let timed = |histogram: &Histogram, steps: &[&Coarse]| {
-            (!withheld).then(|| groups::distribution(histogram, Some(steps)))?
+        let untimed = self.untimed();
+        let withheld = self.withholds_percentiles(untimed);
+        let timed = |histogram: &Histogram, steps: Option<&[&Coarse]>| {
+            (!withheld).then(|| groups::distribution(histogram, steps, untimed))?
         };
         Analysis {
             format: Format {
@@ -351,37 +361,51 @@ impl Analyzer {
                 .iter()
                 .map(|(&status, &requests)| StatusCount { status, requests })
                 .collect(),
-            response: timed(&self.response, &steps(|step| &step.response)),
-            service: timed(&self.service, &steps(|step| &step.service)),
-            complete: groups::distribution(
-                &self.complete,
-                Some(&steps(|step| &step.complete_response)),
-            ),
-            first_byte: groups::distribution(&self.first_byte, None),
+            withheld,
+            response: timed(&self.response, Some(&steps(|step| &step.response))),
+            service: timed(&self.service, Some(&steps(|step| &step.service))),
+            complete: timed(&self.complete, Some(&steps(|step| &step.complete_response))),
+            first_byte: timed(&self.first_byte, None),
             late: self.late(),
             goodput: self.goodput(&rate),
-            series: groups::by_series(&self.cells),
-            deciles: series::deciles(&self.cells),
+            series: groups::by_series(&self.cells, withheld),
+            deciles: match withheld {
+                true => Default::default(),
+                false => series::deciles(&self.cells),
+            },
             inversion: inversion::inversion(&self.cells),
-            by_size: groups::by_size(&self.cells),
-            by_class: groups::by_class(&self.classes),
-            timeline: self.steps.finish(),
+            by_size: match withheld {
+                true => Vec::new(),
+                false => groups::by_size(&self.cells),
+            },
+            by_class: match withheld {
+                true => Vec::new(),
+                false => groups::by_class(&self.classes),
+            },
+            timeline: self.steps.finish(withheld),
         }
     }
 
     /// Whether percentiles would mislead, because of requests without a latency. One that
     /// was due and found no room in the client's queue is enough: it came in a stall, as all of the
     /// same moment did.
-    fn withholds_percentiles(&self) -> bool {
+    fn withholds_percentiles(&self, untimed: Untimed) -> bool {
+        self.outcomes[usize::from(Outcome::NoConnection.code())] > 0
+            || (untimed.requests > 0 && untimed.share() >= UNTIMED_SHARE_MAX)
+    }
+
+    /// The requests without a latency, and those of which the row is lost.
+    fn untimed(&self) -> Untimed {
         let untimed = Outcome::ALL
             .into_iter()
             .zip(self.outcomes)
             .filter(|(outcome, _)| !outcome.has_latency())
             .map(|(_, requests)| requests);
-        let untimed = untimed.sum::<u64>() + self.counts.abandoned;
-        let all = self.counts.requests + self.counts.abandoned;
-        self.outcomes[usize::from(Outcome::NoConnection.code())] > 0
-            || (untimed > 0 && untimed as f64 >= all as f64 * UNTIMED_SHARE_MAX)
+        let lost = self.counts.abandoned + self.rows_dropped;
+        Untimed {
+            requests: untimed.sum::<u64>() + lost,
+            all: self.counts.requests + lost,
+        }
     }
 
     fn duration_s(&self) -> f64 {

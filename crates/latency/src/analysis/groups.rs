@@ -17,15 +17,35 @@ const SIZES_MAX: usize = 40;
 /// The seed of the intervals: a constant, so that the same rows always give the same words.
 const SEED: u64 = 2005;
 
+/// Requests without a latency, of all requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Untimed {
+    pub requests: u64,
+    pub all: u64,
+}
+
+impl Untimed {
+    pub(super) fn share(self) -> f64 {
+        self.requests as f64 / self.all.max(1) as f64
+    }
+
+    /// Whether one of them could have been the request at this percentile.
+    fn reaches(self, percent: f64) -> bool {
+        self.share() > 1.0 - percent / 100.0
+    }
+}
+
 /// The figures of a histogram with intervals from the steps of the run; `None` when it is empty.
 pub(super) fn distribution(
     histogram: &Histogram,
     steps: Option<&[&Coarse]>,
+    untimed: Untimed,
 ) -> Option<Distribution> {
     if histogram.count() == 0 {
         return None;
     }
     let percentile = |percent: f64| histogram.percentile(percent) as f64 / 1e3;
+    let known = |percent: f64, us: f64| (!untimed.reaches(percent)).then_some(us);
     let point = |(ns, share): (u64, f64)| CdfPoint {
         latency_us: ns as f64 / 1e3,
         share,
@@ -42,13 +62,14 @@ pub(super) fn distribution(
         p90_us: percentile(90.0),
         p95_us: percentile(95.0),
         p99_us: percentile(99.0),
-        p99_9_us: percentile(99.9),
-        p99_99_us: percentile(99.99),
-        max_us: histogram.max_ns() as f64 / 1e3,
+        p99_9_us: known(99.9, percentile(99.9)),
+        p99_99_us: known(99.99, percentile(99.99)),
+        max_us: known(100.0, histogram.max_ns() as f64 / 1e3),
         intervals: steps.and_then(|steps| bootstrap::intervals(histogram, steps, SEED)),
         cdf: histogram
             .cdf_thinned(CDF_POINTS)
             .into_iter()
+            .filter(|(_, share)| !untimed.reaches(share * 100.0))
             .map(point)
             .collect(),
     })
@@ -63,7 +84,7 @@ fn latency(histogram: &Histogram) -> Latency {
     }
 }
 
-pub(super) fn by_series(cells: &Cells) -> Vec<SeriesShare> {
+pub(super) fn by_series(cells: &Cells, withheld: bool) -> Vec<SeriesShare> {
     let histograms = series::histograms(cells);
     let total: u64 = histograms.iter().map(Histogram::count).sum();
     let lows = [
@@ -78,7 +99,7 @@ pub(super) fn by_series(cells: &Cells) -> Vec<SeriesShare> {
         high_bytes: series::HIGH_BYTES.get(at).copied(),
         requests: histogram.count(),
         share: histogram.count() as f64 / total.max(1) as f64,
-        latency: latency(histogram),
+        latency: (!withheld).then(|| latency(histogram)),
     };
     histograms.iter().enumerate().map(entry).collect()
 }

@@ -80,7 +80,7 @@ impl Steps {
         let step = self.at(row.end_ns);
         if row.error.has_latency() {
             step.response.record_ns(row.response_ns());
-            if row.connection != Row::NO_CONNECTION {
+            if row.had_connection() {
                 step.service.record_ns(row.service_ns());
             }
         }
@@ -123,11 +123,12 @@ impl Steps {
         &self.steps
     }
 
-    pub(super) fn finish(&self) -> Timeline {
+    /// The timeline, without latencies if they are withheld.
+    pub(super) fn finish(&self, withheld: bool) -> Timeline {
         let step_s = self.step_ns as f64 / 1e9;
         let point = |(index, step): (usize, &TimelineStep)| {
             let [p50, p99] = step.response.percentiles([50.0, 99.0]);
-            let some = |ns: f64| (step.response.count() > 0).then_some(ns / 1e3);
+            let some = |ns: f64| (!withheld && step.response.count() > 0).then_some(ns / 1e3);
             TimelinePoint {
                 at_s: index as f64 * step_s,
                 offered_rps: step.offered as f64 / step_s,

@@ -87,6 +87,9 @@ pub struct RunDescription {
     pub load: LoadInfo,
     /// What the client found out about itself.
     pub client: Option<ClientInfo>,
+    /// Rows that the client could not keep. What they would have said is not in the figures.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rows_dropped: u64,
     /// Headline figures, for a look without reading the rows.
     pub summary: Option<Summary>,
     /// The points of a profile.
@@ -94,6 +97,10 @@ pub struct RunDescription {
     /// Conformance and score of a SPECweb99-like run, or of one of its iterations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub specweb99: Option<SpecWeb99Info>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The machine and the program that measured.

@@ -8,7 +8,7 @@
 use std::os::fd::AsFd;
 
 use headway_event::{Interest, Ready};
-use headway_latency::Outcome;
+use headway_latency::{Outcome, Row};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 
@@ -43,7 +43,10 @@ enum Received {
 impl Engine<'_> {
     /// Opens a connection for the slot's request.
     pub(super) fn dial(&mut self, index: u32) {
-        let target = self.slot(index).request.target;
+        let slot = self.slot(index);
+        // The number of its last connection is not that of a request that gets none.
+        slot.connection = Row::NO_CONNECTION;
+        let target = slot.request.target;
         let dialer = &mut self.dialers[usize::from(target)];
         let local = dialer.is_local();
         match dialer.dial(&mut self.counters.limits) {
@@ -78,7 +81,6 @@ impl Engine<'_> {
             }
             DialOutcome::Failed(cause) => {
                 self.counters.failed(|| dialer.describe(cause));
-                self.slot(index).connection = u32::MAX;
                 self.finish(index, cause.outcome, false);
             }
         }

@@ -220,8 +220,6 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         }
         Mode::Closed => lines.push(("from start", &analysis.response)),
     }
-    let counts = &analysis.counts;
-    let withheld = analysis.response.is_none() && counts.requests + counts.abandoned > 0;
     let _ = write!(out, "  {:<width$}", "latency", width = NAME_WIDTH - 2);
     for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
         let _ = write!(out, "{name:>10}");
@@ -232,22 +230,22 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         let text = match cells {
             Some(cells) => cells
                 .iter()
-                .map(|us| format!("{:>10}", time_us(*us)))
+                .map(|us| format!("{:>10}", us.map_or("–".to_owned(), time_us)))
                 .collect(),
-            None if withheld => "  withheld: too many requests have no latency".to_owned(),
+            None if analysis.withheld => "  withheld: too many requests have no latency".to_owned(),
             None => "  no request ended".to_owned(),
         };
         line(out, name, &text);
     }
 }
 
-fn cells(of: &Distribution) -> [f64; 7] {
+fn cells(of: &Distribution) -> [Option<f64>; 7] {
     [
-        of.mean_us,
-        of.p50_us,
-        of.p90_us,
-        of.p95_us,
-        of.p99_us,
+        Some(of.mean_us),
+        Some(of.p50_us),
+        Some(of.p90_us),
+        Some(of.p95_us),
+        Some(of.p99_us),
         of.p99_9_us,
         of.max_us,
     ]

@@ -9,7 +9,7 @@ use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
-use crate::units::{percent, tick};
+use crate::units::{NONE, percent, tick};
 
 /// The section; `None` if no run has a latency.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
@@ -79,7 +79,7 @@ fn body(subjects: &[&Subject]) -> Figure {
         description: described(subjects),
         x: latency_axis(
             "response time, at most",
-            all.iter().flat_map(|d| [d.min_us, d.max_us]),
+            all.iter().flat_map(|d| [d.min_us, slowest_us(d)]),
         ),
         y: share.clone(),
         marks: subjects
@@ -171,7 +171,8 @@ fn tail(subjects: &[&Subject]) -> Option<Figure> {
         },
         y: latency_axis(
             "response time",
-            all.iter().flat_map(|d| [d.p5_us.max(d.min_us), d.max_us]),
+            all.iter()
+                .flat_map(|d| [d.p5_us.max(d.min_us), slowest_us(d)]),
         ),
         marks: subjects
             .iter()
@@ -203,7 +204,11 @@ fn tail_line(subject: &Subject, nines: f64) -> Option<Vec<ChartMark>> {
         points: tail_points(response, nines),
         style: subject.style,
         class: "",
-        tooltip: format!("{}: largest {}", subject.name, time_us(response.max_us)),
+        tooltip: format!(
+            "{}: largest {}",
+            subject.name,
+            time_or_none(response.max_us)
+        ),
     }])
 }
 
@@ -218,8 +223,18 @@ fn tail_points(distribution: &Distribution, nines: f64) -> Vec<(f64, f64)> {
     [first]
         .into_iter()
         .chain(inside)
-        .chain([(end, distribution.max_us)])
+        .chain(distribution.max_us.map(|max_us| (end, max_us)))
         .collect()
+}
+
+/// The slowest latency that is known: requests without a latency may have been slower.
+fn slowest_us(distribution: &Distribution) -> f64 {
+    let last = || distribution.cdf.last().map(|point| point.latency_us);
+    distribution.max_us.or_else(last).unwrap_or_default()
+}
+
+fn time_or_none(us: Option<f64>) -> String {
+    us.map_or(NONE.into(), time_us)
 }
 
 /// Each profile's distribution at each of its loads.
@@ -240,7 +255,7 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         .flat_map(|(_, repeats)| repeats);
     let ends: Vec<f64> = responses
         .filter_map(|analysis| analysis.response.as_ref())
-        .flat_map(|response| [response.min_us, response.max_us])
+        .flat_map(|response| [response.min_us, slowest_us(response)])
         .collect();
     let draw = |subject: &&Subject, size: Size, class: &str| {
         let chart = Chart {
@@ -328,7 +343,7 @@ fn response_and_service(subjects: &[&Subject]) -> Option<Figure> {
     }
     let ends: Vec<f64> = pairs
         .iter()
-        .flat_map(|(r, s)| [s.min_us, r.max_us])
+        .flat_map(|(r, s)| [s.min_us, slowest_us(r)])
         .collect();
     let draw = |subject: &&Subject, size: Size, class: &str| {
         let (response, service) = both(subject).unwrap_or_default();
@@ -374,7 +389,7 @@ fn apart_chart(
     let dotted = subject.style.with(2, 0);
     let solid = subject.style.with(0, 0);
     let end = |distribution: &Distribution, name: &str, style: LineStyle| ChartMark::EndLabel {
-        at: (1.0, distribution.max_us),
+        at: (1.0, slowest_us(distribution)),
         label: name.into(),
         style,
     };
@@ -413,9 +428,12 @@ fn apart_numbers(subjects: &[&Subject]) -> Table {
             ("service", &analysis.service),
         ] {
             let Some(d) = found else { continue };
-            let times = [d.p50_us, d.p95_us, d.p99_us, d.p99_9_us, d.max_us].map(time_us);
+            let usual = [d.p50_us, d.p95_us, d.p99_us].map(Some);
+            let times = usual.into_iter().chain([d.p99_9_us, d.max_us]);
             let names = [escaped(&subject.name), what.into()];
-            table.rows.push(names.into_iter().chain(times).collect());
+            table
+                .rows
+                .push(names.into_iter().chain(times.map(time_or_none)).collect());
         }
     }
     table
@@ -424,7 +442,7 @@ fn apart_numbers(subjects: &[&Subject]) -> Table {
 fn described(subjects: &[&Subject]) -> String {
     let one = |subject: &&Subject| {
         let d = response(subject)?;
-        let (p50, p99, max) = (time_us(d.p50_us), time_us(d.p99_us), time_us(d.max_us));
+        let (p50, p99, max) = (time_us(d.p50_us), time_us(d.p99_us), time_or_none(d.max_us));
         Some(format!(
             "{}: median {p50}, 99th percentile {p99}, largest {max}.",
             subject.name
@@ -446,21 +464,13 @@ fn numbers(subjects: &[&Subject]) -> Table {
     for subject in subjects {
         let Some(d) = response(subject) else { continue };
         let times = [
-            d.min_us,
-            d.p5_us,
-            d.p25_us,
-            d.p50_us,
-            d.p75_us,
-            d.p90_us,
-            d.p95_us,
-            d.p99_us,
-            d.p99_9_us,
-            d.p99_99_us,
-            d.max_us,
+            d.min_us, d.p5_us, d.p25_us, d.p50_us, d.p75_us, d.p90_us, d.p95_us, d.p99_us,
         ];
+        let slow = [d.p99_9_us, d.p99_99_us, d.max_us];
         let row = [escaped(&subject.name)]
             .into_iter()
-            .chain(times.map(time_us));
+            .chain(times.map(time_us))
+            .chain(slow.map(time_or_none));
         table.rows.push(row.collect());
     }
     table

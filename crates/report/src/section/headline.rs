@@ -29,16 +29,16 @@ const ROWS: &[Row] = &[
     }),
     ("errors", "of all requests", false, errors),
     ("mean", "", false, |_, a| {
-        latency(a, |d| d.mean_us, |i| Some(i.mean_us))
+        latency(a, |d| Some(d.mean_us), |i| Some(i.mean_us))
     }),
     ("p50", "median", true, |_, a| {
-        latency(a, |d| d.p50_us, |i| Some(i.p50_us))
+        latency(a, |d| Some(d.p50_us), |i| Some(i.p50_us))
     }),
     ("p95", "", false, |_, a| {
-        latency(a, |d| d.p95_us, |i| Some(i.p95_us))
+        latency(a, |d| Some(d.p95_us), |i| Some(i.p95_us))
     }),
     ("p99", "", true, |_, a| {
-        latency(a, |d| d.p99_us, |i| Some(i.p99_us))
+        latency(a, |d| Some(d.p99_us), |i| Some(i.p99_us))
     }),
     ("p99.9", "", false, |_, a| {
         latency(a, |d| d.p99_9_us, |_| None)
@@ -182,13 +182,13 @@ fn inversion(_: &Subject, analysis: &Analysis) -> String {
 
 fn latency(
     analysis: &Analysis,
-    value: fn(&Distribution) -> f64,
+    value: fn(&Distribution) -> Option<f64>,
     interval: fn(&headway_latency::analysis::Intervals) -> Option<Interval>,
 ) -> String {
     let Some(response) = &analysis.response else {
         return NONE.into();
     };
-    let shown = time_us(value(response));
+    let shown = value(response).map_or(NONE.into(), time_us);
     match response.intervals.as_ref().and_then(interval) {
         None => shown,
         Some(interval) => format!("{shown}<br><small>{}</small>", span(interval)),

@@ -21,7 +21,10 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     }
     let lead = "A server in which small responses can overtake large ones answers roughly in the order of \
      size. The order is lost when requests wait for the disk reads of other requests.";
-    let figures = vec![Some(deciles(&shown)), by_load(&shown)];
+    let has_deciles = |subject: &&Subject| subject.analysis().is_some_and(|found| !found.withheld);
+    let with_deciles: Vec<&Subject> = shown.iter().copied().filter(has_deciles).collect();
+    let deciles = (!with_deciles.is_empty()).then(|| deciles(&with_deciles));
+    let figures = vec![deciles, by_load(&shown)];
     Section::of("inversion", "Service inversion", lead.into(), figures)
 }
 

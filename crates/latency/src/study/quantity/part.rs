@@ -53,7 +53,7 @@ impl RunSegment {
         self.errors += u64::from(!complete);
         self.outcomes[usize::from(row.error.code())] += 1;
         // A request that waited for a connection until its time was over had none.
-        if row.error.had_connection() && row.connection != Row::NO_CONNECTION {
+        if row.had_connection() {
             *self.reached.entry(row.connection).or_default() |= row.error == Outcome::TimedOut;
         }
         if !row.error.has_latency() {
@@ -63,14 +63,14 @@ impl RunSegment {
         if complete {
             self.good.record_ns(row.response_ns());
         }
-        if row.connection != Row::NO_CONNECTION {
-            self.service.record_ns(row.service_ns());
-        }
         self.cells
             .record(row.size_bytes, row.response_ns(), complete);
-        let connection = self.connections.entry(row.connection).or_default();
-        connection.0 += row.bytes;
-        connection.1 += row.service_ns();
+        if row.had_connection() {
+            self.service.record_ns(row.service_ns());
+            let connection = self.connections.entry(row.connection).or_default();
+            connection.0 += row.bytes;
+            connection.1 += row.service_ns();
+        }
     }
 
     /// A request that ended in the span, also one of the warm-up.

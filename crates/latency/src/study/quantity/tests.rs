@@ -164,6 +164,8 @@ fn failed_requests_are_counted_by_cause_and_left_out_of_good_times() {
         ("error_share", 0.4),
         // A share of connections, not of requests.
         ("accepted_timed_out", 0.5),
+        // Those of the two timeouts are too slow; requests without a connection are not counted.
+        ("conforming:0.1", 0.5),
     ] {
         let found = value(text, &evidence);
         assert!((found - expected).abs() < 1e-9, "{text}: {found}");
@@ -343,4 +345,76 @@ fn shares_are_of_samples_above_the_number() {
     assert!(
         Quantity::parse("runnable_above").is_err() && Quantity::parse("ready_above:x").is_err()
     );
+}
+
+/// Of 5,000 requests with a latency of 10 ms or none, for this many there was no port.
+fn with_untimed(untimed: u64) -> RunEvidence {
+    let mut description = RunDescription::default();
+    description.load.measured = Some(Window {
+        start_ns: 0,
+        end_ns: 10_000_000_000,
+    });
+    let mut collector = Collector::new(&description);
+    for at in 0..5_000_u64 {
+        let intended_ns = at * 2_000_000;
+        collector.push(&Row {
+            intended_ns,
+            start_ns: intended_ns,
+            first_byte_ns: intended_ns + 5_000_000,
+            end_ns: intended_ns + 10_000_000,
+            size_bytes: 1_000,
+            bytes: 1_000,
+            status: 200,
+            error: match at < untimed {
+                true => Outcome::NoPort,
+                false => Outcome::Ok,
+            },
+            connection: at as u32,
+            ordinal: 0,
+            class: Row::NO_CLASS,
+            target: 0,
+            warmup: false,
+        });
+    }
+    let rows = collector.finish();
+    RunEvidence {
+        background: Some(rows.analysis.clone()),
+        description,
+        rows: Some(rows),
+        ..RunEvidence::default()
+    }
+}
+
+#[test]
+fn latency_is_an_error_when_the_analysis_withholds_it() {
+    let evidence = with_untimed(50);
+    let latencies = OF_ROWS.iter().filter(|name| name.ends_with("_ms"));
+    let more = [
+        "small_in_slowest",
+        "decile:1:1",
+        "series_mean_ms:2",
+        "series_p95_ms:2",
+        "timeline_max_p99_ms",
+        "background_p99_ms",
+    ];
+    for text in latencies.chain(&more) {
+        let error = take(text, &evidence).expect_err(text);
+        assert!(error.contains("withheld"), "{text}: {error}");
+    }
+    for (text, expected) in [
+        ("requests", 5_000.0),
+        ("error_share", 0.01),
+        ("series_share:2", 1.0),
+        ("background_requests", 5_000.0),
+    ] {
+        assert_eq!(value(text, &evidence), expected, "{text}");
+    }
+}
+
+#[test]
+fn maximum_is_an_error_when_a_request_has_no_latency() {
+    let evidence = with_untimed(1);
+    let error = take("max_ms", &evidence).unwrap_err();
+    assert!(error.contains("withheld"), "{error}");
+    assert_eq!(value("p99_ms", &evidence).round(), 10.0);
 }
