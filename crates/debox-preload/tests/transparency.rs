@@ -448,7 +448,19 @@ fn program_is_named_when_it_cannot_write_to_the_trace_directory() {
     if plain.status.code() == Some(77) {
         return skip(test, "only root can become another user");
     }
-    let traced = bench.traced(&program).output().expect("it runs");
+    // A library that any user finds, as the program's own.
+    let own = "libm.so.6";
+    let plain = Command::new(&program)
+        .env("LD_PRELOAD", own)
+        .output()
+        .expect("it runs");
+    let both = format!("{}:{own}", library().display());
+    let traced = bench
+        .traced(&program)
+        .env("LD_PRELOAD", both)
+        .output()
+        .expect("it runs");
+    assert_eq!(support::text(&traced.stdout), format!("{own}\n"));
     assert_alike("dropped", &plain, &traced);
     let processes = bench.collection().processes;
     let notes = processes.iter().flat_map(|process| &process.notes);
