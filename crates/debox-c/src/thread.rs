@@ -236,7 +236,11 @@ unsafe impl Tracer for Thread {
         headway_debox::confine(true);
     }
 
-    fn gives_up_clock() {}
+    fn gives_up_clock() -> u64 {
+        0
+    }
+
+    fn gave_up_clock(_moment_ns: u64) {}
 
     fn confined(succeeded: bool) {
         if !succeeded {

@@ -99,7 +99,12 @@ pub unsafe trait Tracer: Sized {
     /// The process has confined itself, or the call failed.
     fn confined(succeeded: bool);
 
-    /// The calling thread is about to give up the CPU's counter, and what it starts inherits that:
-    /// from now on reading a clock could kill it. It is not traced any more.
-    fn gives_up_clock();
+    /// The calling thread is about to give up the CPU's counter. Returns the last time that it may
+    /// read.
+    fn gives_up_clock() -> u64;
+
+    /// The thread has given up the CPU's counter at a time of [`Tracer::gives_up_clock`], and what
+    /// it starts inherits that: from now on reading a clock could kill it. It is not traced any
+    /// more.
+    fn gave_up_clock(moment_ns: u64);
 }

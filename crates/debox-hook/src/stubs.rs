@@ -130,7 +130,7 @@ enum Surrender {
     Clock,
 }
 
-const fn surrender(number: c_long, a: usize, b: usize) -> Surrender {
+const fn surrender(number: c_long, [a, b, c]: [usize; 3]) -> Surrender {
     const STRICT: usize = libc::SECCOMP_MODE_STRICT as usize;
     match number {
         libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP && b == STRICT => Surrender::Clock,
@@ -138,7 +138,14 @@ const fn surrender(number: c_long, a: usize, b: usize) -> Surrender {
         libc::SYS_prctl if a as c_int == libc::PR_SET_TSC && b == libc::PR_TSC_SIGSEGV as usize => {
             Surrender::Clock
         }
-        libc::SYS_seccomp if a as c_uint == libc::SECCOMP_SET_MODE_STRICT => Surrender::Clock,
+        // With flags or arguments it fails, which libraries use to ask whether there is seccomp.
+        libc::SYS_seccomp if a as c_uint == libc::SECCOMP_SET_MODE_STRICT => {
+            if b as c_uint == 0 && c == 0 {
+                Surrender::Clock
+            } else {
+                Surrender::Nothing
+            }
+        }
         libc::SYS_seccomp if a as c_uint == libc::SECCOMP_SET_MODE_FILTER => Surrender::Calls,
         _ => Surrender::Nothing,
     }
@@ -149,8 +156,14 @@ const fn surrender(number: c_long, a: usize, b: usize) -> Surrender {
 #[inline(never)]
 fn giving_up_clock<T: Tracer>(make: impl FnOnce() -> usize) -> usize {
     T::confining();
-    T::gives_up_clock();
-    thread::switch_off_unless_failed(make, || T::confined(false))
+    let moment_ns = T::gives_up_clock();
+    let result = thread::switch_off_unless_failed(make);
+    if result as u32 == u32::MAX {
+        T::confined(false);
+    } else {
+        T::gave_up_clock(moment_ns);
+    }
+    result
 }
 
 /// A function of up to five arguments, with the call site as the sixth.
@@ -170,8 +183,10 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     let call = move || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
     let make = move || thread::trace_call::<T, false>(NUMBERS[F], site, call, outcome::<F>);
     if const { F == Function::prctl as usize } {
-        match surrender(libc::SYS_prctl, a, b) {
+        match surrender(libc::SYS_prctl, [a, b, c]) {
+            // A vfork child gives up nothing of its parent's, in whose memory it runs.
             Surrender::Nothing => {}
+            _ if thread::in_vfork_child() => {}
             Surrender::Calls => return confining::<T>(make),
             Surrender::Clock => return giving_up_clock::<T>(call),
         }
@@ -243,8 +258,9 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
     };
     let make =
         move || thread::trace_call::<T, false>(number as u32, site, call, outcome::<SYSCALL>);
-    match surrender(number as c_long, b, c) {
+    match surrender(number as c_long, [b, c, d]) {
         Surrender::Nothing => make(),
+        _ if thread::in_vfork_child() => make(),
         Surrender::Calls => confining::<T>(make),
         Surrender::Clock => giving_up_clock::<T>(call),
     }

@@ -116,16 +116,12 @@ pub fn switch_on<T: Tracer>() -> bool {
 
 /// Stops tracing the calling thread for a call after which it may not be traced any more, and goes
 /// on as before if the call fails.
-pub(crate) fn switch_off_unless_failed(
-    call: impl FnOnce() -> usize,
-    failed: impl FnOnce(),
-) -> usize {
+pub(crate) fn switch_off_unless_failed(call: impl FnOnce() -> usize) -> usize {
     let before = with(|thread| thread.state.get());
     switch_off();
     let result = call();
     if result as u32 == u32::MAX {
         with(|thread| thread.state.set(before));
-        failed();
     }
     result
 }

@@ -16,6 +16,7 @@ use std::ffi::{CStr, CString, c_char};
 use headway_debox::collect::{Ended, NoteKind};
 use headway_debox_hook::Function;
 use headway_debox_hook::thread::{in_vfork_child, with_tracer};
+use rustix::io::Errno;
 
 use crate::config::{VARIABLES, config};
 use crate::thread::Thread;
@@ -38,9 +39,14 @@ unsafe extern "C" {
 /// How many environment variables fit beside ours; a program with more is not followed.
 const VARIABLES_MAX: usize = 700;
 
-/// An environment with our variables put back: pointers to the program's and to ours.
+/// Bytes of the program's own `LD_PRELOAD` that fit; a program with more keeps ours beside it.
+const PRELOAD_MAX: usize = 4096;
+
+/// An environment with our variables put back or taken out: pointers to the program's and to ours,
+/// and the program's own `LD_PRELOAD`.
 struct Environment {
     entries: [*const c_char; VARIABLES_MAX],
+    preload: [u8; PRELOAD_MAX],
 }
 
 /// # Safety
@@ -343,6 +349,7 @@ impl Environment {
     fn new() -> Environment {
         Environment {
             entries: [std::ptr::null(); VARIABLES_MAX],
+            preload: [0; PRELOAD_MAX],
         }
     }
 
@@ -367,7 +374,7 @@ impl Environment {
             let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
             writer.add_note(NoteKind::Unreachable, process::now_ns(), program);
             // SAFETY: the caller's promise.
-            return unsafe { self.fill(&[], list) }.unwrap_or(given);
+            return unsafe { self.leave_out(variable, list) }.unwrap_or(given);
         }
         if config.follow.is_empty() {
             // SAFETY: the caller's promise.
@@ -379,33 +386,64 @@ impl Environment {
         unsafe { self.fill(&config.follow, list) }.unwrap_or(given)
     }
 
+    /// The environment without our variables, and with what else `LD_PRELOAD` names; `None` if it
+    /// has too many.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Environment::fill`].
+    unsafe fn leave_out(&mut self, preload: &CStr, list: *const *const c_char) -> Option<usize> {
+        if !copy_without_library(preload.to_bytes(), &mut self.preload)? {
+            // SAFETY: the caller's promise.
+            return unsafe { self.fill(&[], list) };
+        }
+        let others = self.preload.as_ptr().cast();
+        // SAFETY: the caller's promise.
+        unsafe { fill_entries(&mut self.entries, [others].into_iter(), list) }
+    }
+
     /// The environment with these in the place of our variables; `None` if it has too many.
     ///
     /// # Safety
     ///
     /// `list` is a list of texts that ends with null, or null.
     unsafe fn fill(&mut self, ours: &[CString], list: *const *const c_char) -> Option<usize> {
-        let mut used = 0;
-        for (entry, variable) in self.entries.iter_mut().zip(ours) {
-            *entry = variable.as_ptr();
-            used += 1;
-        }
+        let ours = ours.iter().map(|variable| variable.as_ptr());
         // SAFETY: the caller's promise.
-        for variable in unsafe { entries(list) } {
-            // SAFETY: the caller's promise: each is a text.
-            if is_ours(unsafe { CStr::from_ptr(variable) }) {
-                continue;
-            }
-            // One entry is left for the terminating null.
-            if used + 1 == VARIABLES_MAX {
-                return None;
-            }
-            self.entries[used] = variable;
-            used += 1;
-        }
-        self.entries[used] = std::ptr::null();
-        Some(self.entries.as_ptr().expose_provenance())
+        unsafe { fill_entries(&mut self.entries, ours, list) }
     }
+}
+
+/// Fills an environment with these in the place of our variables; `None` if it has too many.
+///
+/// # Safety
+///
+/// `list` is a list of texts that ends with null, or null.
+unsafe fn fill_entries(
+    filled: &mut [*const c_char; VARIABLES_MAX],
+    ours: impl Iterator<Item = *const c_char>,
+    list: *const *const c_char,
+) -> Option<usize> {
+    let mut used = 0;
+    for (entry, variable) in filled.iter_mut().zip(ours) {
+        *entry = variable;
+        used += 1;
+    }
+    // SAFETY: the caller's promise.
+    for variable in unsafe { entries(list) } {
+        // SAFETY: the caller's promise: each is a text.
+        if is_ours(unsafe { CStr::from_ptr(variable) }) {
+            continue;
+        }
+        // One entry is left for the terminating null.
+        if used + 1 == VARIABLES_MAX {
+            return None;
+        }
+        filled[used] = variable;
+        used += 1;
+    }
+    filled[used] = std::ptr::null();
+    Some(filled.as_ptr().expose_provenance())
 }
 
 /// The entries of a null-terminated list.
@@ -443,10 +481,39 @@ unsafe fn library<'t>(list: *const *const c_char) -> Option<&'t CStr> {
     entries.find_map(|entry| {
         // SAFETY: the caller's promise: each is a text.
         let entry = unsafe { CStr::from_ptr(entry) };
-        let (bytes, library) = (entry.to_bytes(), b"debox_preload");
-        let named = bytes.windows(library.len()).any(|window| window == library);
-        (bytes.starts_with(PRELOAD) && named).then_some(entry)
+        let bytes = entry.to_bytes();
+        (bytes.starts_with(PRELOAD) && names_library(bytes)).then_some(entry)
     })
+}
+
+fn names_library(text: &[u8]) -> bool {
+    let library = b"debox_preload";
+    text.windows(library.len()).any(|window| window == library)
+}
+
+/// Copies the variable `LD_PRELOAD` without this library. Whether it names others, or `None` if
+/// they do not fit.
+fn copy_without_library(variable: &[u8], copy: &mut [u8]) -> Option<bool> {
+    let mut used = 0;
+    let mut append = |part: &[u8]| {
+        // One byte is left for the terminating zero.
+        let room = copy.get_mut(used..used + part.len() + 1)?;
+        room[..part.len()].copy_from_slice(part);
+        room[part.len()] = 0;
+        used += part.len();
+        Some(())
+    };
+    append(PRELOAD)?;
+    let mut others = false;
+    let libraries = variable[PRELOAD.len()..].split(|byte| b" :".contains(byte));
+    for library in libraries.filter(|library| !library.is_empty() && !names_library(library)) {
+        if others {
+            append(b":")?;
+        }
+        append(library)?;
+        others = true;
+    }
+    Some(others)
 }
 
 /// Whether the loader will find the library. If others are preloaded too, that is left to it.
@@ -463,7 +530,11 @@ fn is_reachable(variable: &CStr) -> bool {
 fn is_writable(directory: &[u8]) -> bool {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let access = Access::WRITE_OK | Access::EXEC_OK;
-    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
+    match accessat(CWD, directory, access, AtFlags::EACCESS) {
+        Ok(()) => true,
+        // Linux before 5.8 has no faccessat2(2), and filters of containers refuse it: not known.
+        Err(error) => matches!(error, Errno::NOSYS | Errno::PERM),
+    }
 }
 
 fn is_ours(entry: &CStr) -> bool {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use headway_debox::Debox;
 use headway_debox::collect::write::{Identity, Layout, Writer};
 use headway_debox::collect::{self, Ended};
+use headway_debox_hook::thread::in_vfork_child;
 use headway_debox_hook::{raw, wipe_on_fork};
 use headway_os::ticks::Ticks;
 use rustix::fs::{FallocateFlags, Mode, OFlags, open};
@@ -149,14 +150,29 @@ static LAST_NS: AtomicU64 = AtomicU64::new(0);
 /// The monotonic clock. For a process that has given it up, the moment when it did.
 pub fn now_ns() -> u64 {
     match LAST_NS.load(Ordering::Relaxed) {
+        // It may have given up the counter, which the clock of libc reads and the kernel's does not.
+        0 if in_vfork_child() => kernel_ns(),
         0 => headway_os::ticks::monotonic_ns(),
         last_ns => last_ns,
     }
 }
 
+/// The monotonic clock by a system call.
+fn kernel_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let address = (&raw mut now).expose_provenance();
+    let arguments = [libc::CLOCK_MONOTONIC as usize, address, 0, 0, 0, 0];
+    // SAFETY: the kernel writes the time into this frame.
+    unsafe { raw(libc::SYS_clock_gettime, arguments) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// The clock is not read any more: that could kill the process.
-pub fn give_up_clock() {
-    LAST_NS.store(now_ns(), Ordering::Relaxed);
+pub fn give_up_clock(moment_ns: u64) {
+    LAST_NS.store(moment_ns, Ordering::Relaxed);
 }
 
 /// Whether the thread may not read the CPU's counter, as prctl(2) has it for `PR_SET_TSC`. An exec

@@ -202,10 +202,14 @@ unsafe impl Tracer for Thread {
         }
     }
 
-    fn gives_up_clock() {
-        process::give_up_clock();
+    fn gives_up_clock() -> u64 {
+        process::now_ns()
+    }
+
+    fn gave_up_clock(moment_ns: u64) {
+        process::give_up_clock(moment_ns);
         if let Some(writer) = process::current() {
-            writer.add_note(NoteKind::Clockless, process::now_ns(), b"clock");
+            writer.add_note(NoteKind::Clockless, moment_ns, b"clock");
         }
     }
 

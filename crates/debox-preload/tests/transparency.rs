@@ -388,6 +388,25 @@ fn program_lives_when_it_gives_up_the_counter() {
     }
 }
 
+#[test]
+fn program_is_traced_on_when_it_keeps_the_counter() {
+    for way in ["failing", "vfork"] {
+        let bench = Bench::new();
+        let program = bench.compile("clockless", &[]);
+        let plain = Command::new(&program).arg(way).output().expect("it runs");
+        assert_eq!(plain.status.code(), Some(3), "{way}: {plain:?}");
+        let traced = bench.traced(&program).arg(way).output().expect("it runs");
+        assert_alike(way, &plain, &traced);
+        let processes = bench.processes(&program);
+        assert_eq!(processes.len(), 1, "{way}");
+        assert_eq!(support::calls(&processes[0], "getuid"), (20, 0), "{way}");
+        let named = |note: &&headway_debox::collect::Note| {
+            note.kind == headway_debox::collect::NoteKind::Clockless
+        };
+        assert_eq!(processes[0].notes.iter().find(named), None, "{way}");
+    }
+}
+
 /// Needs: root: changes its root directory
 #[test]
 fn loader_prints_nothing_when_the_library_is_not_behind_a_chroot() {
@@ -429,7 +448,19 @@ fn program_is_named_when_it_cannot_write_to_the_trace_directory() {
     if plain.status.code() == Some(77) {
         return skip(test, "only root can become another user");
     }
-    let traced = bench.traced(&program).output().expect("it runs");
+    // A library that any user finds, as the program's own.
+    let own = "libm.so.6";
+    let plain = Command::new(&program)
+        .env("LD_PRELOAD", own)
+        .output()
+        .expect("it runs");
+    let both = format!("{}:{own}", library().display());
+    let traced = bench
+        .traced(&program)
+        .env("LD_PRELOAD", both)
+        .output()
+        .expect("it runs");
+    assert_eq!(support::text(&traced.stdout), format!("{own}\n"));
     assert_alike("dropped", &plain, &traced);
     let processes = bench.collection().processes;
     let notes = processes.iter().flat_map(|process| &process.notes);

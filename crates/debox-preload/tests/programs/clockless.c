@@ -1,4 +1,7 @@
-/* Gives up the CPU's counter in one of four ways, and goes on as far as it may. */
+/* Gives up the CPU's counter in one of four ways, and goes on as far as it may. In two more ways, the call
+ * fails or is a vfork child's. */
+#define _GNU_SOURCE
+#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +16,27 @@ static void *other(void *nothing) {
     return nothing;
 }
 
+/* A library's question whether there is seccomp, and strict mode after a filter. */
+static int failing(void) {
+    struct sock_filter step = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &step};
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL) != -1) return 21;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) return 22;
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0) return 23;
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != -1) return 24;
+    return 0;
+}
+
+static int child_giving_up(void) {
+    int status;
+    pid_t child = vfork();
+    if (!child) {
+        if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV)) _exit(25);
+        _exit(5);
+    }
+    return waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 5;
+}
+
 int main(int count, char **arguments) {
     const char *way = count > 1 ? arguments[1] : "";
     pthread_t thread;
@@ -24,6 +48,12 @@ int main(int count, char **arguments) {
         if (syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL)) return 11;
     } else if (!strcmp(way, "syscall-prctl")) {
         if (syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0)) return 12;
+    } else if (!strcmp(way, "failing") || !strcmp(way, "vfork")) {
+        int failed = *way == 'f' ? failing() : child_giving_up();
+        if (failed) return failed;
+        for (int i = 0; i < 10; i++) getuid();
+        puts("lives");
+        return 3;
     } else {
         if (prctl(PR_SET_TSC, 99) != -1 || getppid() < 0) return 13;
         if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV)) return 14;

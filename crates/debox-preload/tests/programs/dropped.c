@@ -3,6 +3,6 @@
 
 int main(void) {
     if (setuid(65534)) return 77;
-    char *arguments[] = {"sh", "-c", "exit 4", NULL};
+    char *arguments[] = {"sh", "-c", "echo \"$LD_PRELOAD\"; exit 4", NULL};
     return execv("/bin/sh", arguments);
 }
