@@ -127,9 +127,11 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     thread->sleeps_used = 0;
     thread->sleeps_dropped = 0;
     thread->slept = 0;
-    thread->in_call = 1;
-    /* Last, so that the time includes the call only. */
+    /* Last, so that the time includes the call only; but before in_call, since a reader may copy meanwhile.
+     */
     thread->start_ns = now_ns();
+    BARRIER();
+    thread->in_call = 1;
     return 0;
 }
 
@@ -403,6 +405,13 @@ SECTION("tp_btf/sched_process_exec") int executed(u64 *context) {
     u32 tgid = task->tgid;
     u64 *execs = map_lookup(&targets, &tgid);
     if (!execs) return 0;
+    /* A thread that was not the main one has the number of the main one now, and its call goes on. */
+    u32 tid = task->pid, old_tid = context[1];
+    if (old_tid != tid) {
+        struct thread *thread = map_lookup(&threads, &old_tid);
+        if (thread) map_update(&threads, &tid, thread, UPDATE_ANY);
+        map_delete(&threads, &old_tid);
+    }
     *execs += 1;
     report_process(EVENT_EXEC, process_key(tgid, *execs), 0, (void *)context[2]);
     return 0;

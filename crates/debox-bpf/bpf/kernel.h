@@ -23,6 +23,8 @@ typedef long long s64;
 #define TYPE(name, type) type *name
 #define SECTION(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
+/* The compiler stores nothing on the other side of it. */
+#define BARRIER() __asm__ volatile("" ::: "memory")
 
 enum map_type {
     MAP_HASH = 1,

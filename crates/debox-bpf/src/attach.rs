@@ -270,15 +270,34 @@ impl Attach {
             builder.sleep(key_of, Resource::of(key[4]), &sleep, stack, self.symbols());
         }
         let now_ns = monotonic_ns();
-        let threads: HashMap<_, u32, ThreadWords> =
-            HashMap::try_from(self.map("threads")).map_err(load_error)?;
-        for entry in threads.iter() {
-            let (_, words) = entry.map_err(load_error)?;
-            if let Some(call) = CallUnderWay::of(&words) {
+        for words in self.threads()?.values() {
+            if let Some(call) = CallUnderWay::of(words) {
                 self.add_under_way(&mut builder, &call, now_ns);
             }
         }
         Ok(builder.finish(|pid, execs, address| self.mappings.location(pid, execs, address)))
+    }
+
+    /// The threads that live and have entered a call since the start, or since they began. A call
+    /// that another thread is in began before.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to read a map.
+    pub fn calling_threads(&self) -> Result<BTreeSet<u32>, AttachError> {
+        let threads = self.threads()?.into_iter();
+        let calling = threads.filter(|(_, words)| layout::has_called(words));
+        Ok(calling.map(|(tid, _)| tid).collect())
+    }
+
+    /// The threads, each once: a walk over the map begins again where a thread ends meanwhile.
+    fn threads(&self) -> Result<BTreeMap<u32, ThreadWords>, AttachError> {
+        let threads: HashMap<_, u32, ThreadWords> =
+            HashMap::try_from(self.map("threads")).map_err(load_error)?;
+        threads
+            .iter()
+            .map(|entry| entry.map_err(load_error))
+            .collect()
     }
 
     fn add_under_way(&self, builder: &mut Builder, call: &CallUnderWay, now_ns: u64) {

@@ -207,15 +207,24 @@ pub(crate) struct CallUnderWay {
     pub resource: u64,
 }
 
+/// When the last call of a thread began; 0 before its first.
+const START_WORD: usize = 8;
+
+/// Whether a thread has entered a call since it is observed.
+pub(crate) fn has_called(words: &ThreadWords) -> bool {
+    words[START_WORD] != 0
+}
+
 pub(crate) type ThreadWords = [u64; 28 + SLEEPS_MAX * CALL_SLEEP_WORDS];
 
 impl CallUnderWay {
     /// `None` if the thread is in no call that was seen to begin.
     pub fn of(words: &ThreadWords) -> Option<CallUnderWay> {
         let (in_call, off_ns, asleep) = (words[3], words[18], words[19]);
-        (in_call != 0).then(|| CallUnderWay {
+        let start_ns = words[START_WORD];
+        (in_call != 0 && start_ns != 0).then(|| CallUnderWay {
             site: Site::of(words),
-            start_ns: words[8],
+            start_ns,
             asleep_ns: if asleep == 0 { 0 } else { off_ns },
             stack: words[24],
             resource: words[25],
@@ -348,8 +357,12 @@ mod tests {
             super::CallUnderWay::of(&words).map(|call| call.asleep_ns),
             Some(0)
         );
-        words[3] = 0;
+        (words[3], words[8]) = (1, 0);
         assert!(super::CallUnderWay::of(&words).is_none());
+        assert!(!super::has_called(&words));
+        (words[3], words[8]) = (0, 8);
+        assert!(super::CallUnderWay::of(&words).is_none());
+        assert!(super::has_called(&words));
     }
 
     #[test]

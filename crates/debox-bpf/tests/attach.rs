@@ -246,6 +246,26 @@ fn children_are_followed_when_they_fork_and_exec() {
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
+fn exec_has_ended_when_a_thread_made_it_that_was_not_the_main_one() {
+    let test = "exec_has_ended_when_a_thread_made_it_that_was_not_the_main_one";
+    let mut sleeper = Sleeper::start("exec", 1);
+    let Some(attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    let execs: Vec<_> = of_call(&totals, Some(sleeper.pid()), "execve").collect();
+    let counts: Vec<_> = (execs.iter())
+        .map(|site| (site.count, site.under_way))
+        .collect();
+    assert_eq!(counts, [(1, 0)], "{execs:#?}");
+    let calling = attach.calling_threads().expect("the map");
+    assert_eq!(calling.into_iter().collect::<Vec<_>>(), [sleeper.pid()]);
+    sleeper.finish();
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
+#[test]
 fn children_are_not_observed_when_following_is_off() {
     let test = "children_are_not_observed_when_following_is_off";
     let mut sleeper = Sleeper::start("children", 2);

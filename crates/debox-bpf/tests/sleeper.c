@@ -183,6 +183,18 @@ static void die_in_call(void) {
     waitpid(child, NULL, 0);
 }
 
+static void *become_another(void *self) {
+    execl(self, self, "image", NULL);
+    return NULL;
+}
+
+/* The process becomes another program by a thread that is not the main one. */
+static void exec_in_thread(char *self) {
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, become_another, self) == 0, "pthread_create");
+    pthread_join(thread, NULL);
+}
+
 __attribute__((noinline)) static void make_calls(int count) {
     for (int i = 0; i < count; i++) syscall(SYS_getpgid, 0);
     syscall(SYS_getsid, 0);
@@ -198,6 +210,10 @@ int main(int count, char **words) {
     if (!strcmp(role, "parents")) {
         for (int call = 0; call < number; call++) syscall(SYS_getpgid, 0);
         return 0;
+    }
+    if (!strcmp(role, "image")) {
+        check(write(1, "done\n", 5) == 5, "write");
+        return read(0, line, sizeof(line)) != 0;
     }
     dprintf(1, "ready %lx %lx\n", (unsigned long)make_calls, (unsigned long)read_once);
     if (read(0, line, sizeof(line)) <= 0) return 0;
@@ -215,6 +231,8 @@ int main(int count, char **words) {
         make_children(number, words[0]);
     else if (!strcmp(role, "die"))
         die_in_call();
+    else if (!strcmp(role, "exec"))
+        exec_in_thread(words[0]);
     else if (!strcmp(role, "calls"))
         make_calls(number);
     check(write(1, "done\n", 5) == 5, "write");

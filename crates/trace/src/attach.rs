@@ -134,25 +134,20 @@ impl Observation {
     }
 
     /// Calls of the traced processes that began before the trace and have not ended, by process.
-    fn under_way_since_before(&self, totals: &[SiteTotals]) -> Vec<(u32, String)> {
-        let mut counted: HashMap<(u32, String), u64> = HashMap::new();
-        for totals in totals {
-            *counted
-                .entry((totals.pid, totals.name.clone()))
-                .or_default() += totals.under_way;
-        }
-        let mut before = Vec::new();
-        for pid in self.attach.living().filter(|pid| Some(*pid) != self.gate) {
-            for call in waiting_calls(pid) {
-                // Those that began during the trace are in the totals.
-                let key = (pid, call);
-                match counted.get_mut(&key) {
-                    Some(known) if *known > 0 => *known -= 1,
-                    _ => before.push(key),
-                }
-            }
-        }
-        before
+    fn under_way_since_before(&self) -> Result<Vec<(u32, String)>, AttachError> {
+        let living = self.attach.living().filter(|pid| Some(*pid) != self.gate);
+        let waiting: Vec<(u32, (u32, String))> = living
+            .flat_map(|pid| {
+                let calls = waiting_calls(pid).into_iter();
+                calls.map(move |(tid, call)| (tid, (pid, call)))
+            })
+            .collect();
+        // Asked afterwards: a thread that was seen to enter no call is still in the one it waits in.
+        let calling = self.attach.calling_threads()?;
+        let before = waiting
+            .into_iter()
+            .filter(|(tid, _)| !calling.contains(tid));
+        Ok(before.map(|(_, call)| call).collect())
     }
 
     /// Everything so far, with the lines of the kernel's sources if there are `lines`.
@@ -196,7 +191,7 @@ impl Observation {
         kept.for_each(|kept| builder.kept(kept, self.attach.mappings()));
         let under_way = under_way(&snapshot, &builder.trace);
         builder.trace.missing.extend(under_way);
-        let before = self.under_way_since_before(&snapshot);
+        let before = self.under_way_since_before()?;
         builder.trace.missing.extend(begun_before(&before));
         builder.trace.missing.extend(
             self.attach
@@ -242,16 +237,17 @@ fn name_of(pid: u32) -> Option<(String, (String, Vec<String>))> {
     (!name.1.is_empty()).then(|| (comm.trim_end().to_owned(), name))
 }
 
-/// The calls that threads of a process wait in, by name.
+/// The threads of a process that wait in a call, with its name.
 ///
 /// Source: proc(5), /proc/PID/syscall.
-fn waiting_calls(pid: u32) -> Vec<String> {
+fn waiting_calls(pid: u32) -> Vec<(u32, String)> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let call = |thread: std::fs::DirEntry| {
         let text = std::fs::read_to_string(thread.path().join("syscall")).ok()?;
         // "running", or -1 outside a call.
         let number: u32 = text.split_whitespace().next()?.parse().ok()?;
-        Some(headway_debox::calls::display_name(number).into_owned())
+        let tid = thread.file_name().to_str()?.parse().ok()?;
+        Some((tid, headway_debox::calls::display_name(number).into_owned()))
     };
     threads
         .into_iter()
