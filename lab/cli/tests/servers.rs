@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::headway_lab;
+use common::{headway, headway_lab};
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
 use headway_test_support::{is_running, skip};
 
@@ -36,7 +36,10 @@ fn spec(kind: Kind, root: &Path) -> ServerSpec {
     let own = Ipv4Addr::new(127, 63, std::process::id() as u8, kind as u8 + 1);
     let listener = TcpListener::bind((own, 0)).expect("a port");
     let mut spec = ServerSpec::new(kind, root, listener.local_addr().expect("its address"));
-    spec.program = Some(headway_lab().get_program().into());
+    spec.program = Some(match kind.has_service() {
+        true => headway().into(),
+        false => headway_lab().get_program().into(),
+    });
     spec.sizes.clients = 8;
     spec.sizes.connections = 256;
     spec.probe = Some("/file.bin".into());
