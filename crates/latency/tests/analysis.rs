@@ -280,9 +280,9 @@ fn percentiles_are_withheld_when_requests_without_a_latency_would_change_them() 
 #[test]
 fn slowest_percentiles_are_withheld_when_a_request_without_a_latency_may_be_there() {
     let with = |untimed| {
-        let mut rows = rows(4_000);
+        let mut rows = rows(40_000);
         let error = Outcome::Abandoned;
-        let last = rows[3_999];
+        let last = rows[39_999];
         rows.extend(std::iter::repeat_n(Row { error, ..last }, untimed));
         let response = analyze(&rows).response.expect("requests");
         let last = response.cdf.last().expect("requests").share;
@@ -290,8 +290,9 @@ fn slowest_percentiles_are_withheld_when_a_request_without_a_latency_may_be_ther
         (shown.map(|us| us.is_some()), last < 1.0)
     };
     assert_eq!(with(0), ([true; 3], false));
-    // One in 3,600 is less than 0.1 % and more than 0.01 %.
+    // A tenth of the requests beyond p99.9 is 0.01 %, and of those beyond p99.99 0.001 %.
     assert_eq!(with(1), ([true, false, false], true));
+    assert_eq!(with(8), ([false, false, false], true));
 }
 
 #[test]

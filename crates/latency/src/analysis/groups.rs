@@ -14,8 +14,12 @@ const CDF_POINTS: usize = 300;
 /// With more sizes than this, sizes are grouped into ranges.
 const SIZES_MAX: usize = 40;
 
-/// The seed of the intervals: a constant, so that the same rows always give the same words.
+/// The seed of the intervals: a constant, so that the same rows always give the same intervals.
 const SEED: u64 = 2005;
+
+/// The part of the requests beyond a percentile which may lack a latency. All of them may have been
+/// slower than it, so more would move it.
+const UNTIMED_TAIL_SHARE: f64 = 0.1;
 
 /// Requests without a latency, of all requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,9 +33,9 @@ impl Untimed {
         self.requests as f64 / self.all.max(1) as f64
     }
 
-    /// Whether one of them could have been the request at this percentile.
+    /// Whether they are too many to know this percentile.
     fn reaches(self, percent: f64) -> bool {
-        self.share() > 1.0 - percent / 100.0
+        self.share() > UNTIMED_TAIL_SHARE * (1.0 - percent / 100.0)
     }
 }
 
