@@ -201,7 +201,7 @@ counters! {
         "Accepting" {
             Counter accept_calls [] "Accept calls, successful or not." { accept_calls; }
             Counter accept_wakeups [] "Wakeups in which a listener was ready." { accept_wakeups; }
-            Counter accept_batches_on_close [] "Accept batches started because a connection had closed (accept-on-close)." { accept_batches_on_close; }
+            Counter accept_batches_on_close [] "Accept batches started because a connection had closed (only headway-lab serve: accept-on-close)." { accept_batches_on_close; }
             Counter accept_errors [] "Failed accept calls, except EWOULDBLOCK." { accept_errors; }
             Counter accept_pauses [] "Times that accepting paused because file descriptors or memory ran out." { accept_pauses; }
             Counter accept_yielded [] "Times that a worker with more than its share of connections left new ones to other workers (listeners = shared)." { accept_yielded; }
@@ -242,19 +242,19 @@ counters! {
                 chunks_cold ("chunk" "cold") "File chunks that were not in the page cache, so that a helper read them first.";
                 mapping_cache_resident ("mapping" "resident") "Chunks of mapped files that mincore found resident.";
                 mapping_cache_cold ("mapping" "cold") "Chunks of mapped files that mincore found not resident, so that a helper read them first.";
-                recent_cache_hits ("recent" "hit") "Chunks sent because they were used recently (send = sendfile-recent).";
-                recent_cache_misses ("recent" "miss") "Chunks not used recently, so that a helper read them first (send = sendfile-recent).";
+                recent_cache_hits ("recent" "hit") "Chunks sent because they were used recently (only headway-lab serve: send-method = sendfile-recent).";
+                recent_cache_misses ("recent" "miss") "Chunks not used recently, so that a helper read them first (only headway-lab serve: send-method = sendfile-recent).";
             }
             Gauge cache_entries [cache] "Entries in a cache now." {
                 file_cache_entries ("file") "Paths in the file cache now.";
                 listing_cache_entries ("listing") "Directory listings in memory now. Connections share them.";
                 mapping_cache_entries ("mapping") "File chunks mapped now.";
-                recent_cache_entries ("recent") "File chunks believed to be in the page cache now (send = sendfile-recent).";
+                recent_cache_entries ("recent") "File chunks believed to be in the page cache now (only headway-lab serve: send-method = sendfile-recent).";
             }
             Gauge cache_bytes [cache] "Size of a cache now, in bytes." {
                 response_cache_bytes ("response") "Bytes of small files in the response cache now.";
                 mapping_cache_bytes ("mapping") "Bytes of files mapped now.";
-                recent_cache_bytes ("recent") "Bytes of files believed to be in the page cache now (send = sendfile-recent).";
+                recent_cache_bytes ("recent") "Bytes of files believed to be in the page cache now (only headway-lab serve: send-method = sendfile-recent).";
             }
             Gauge cache_descriptors [cache] "File descriptors held by a cache now." {
                 file_cache_descriptors ("file") "Open file descriptors in the file cache now.";
@@ -273,8 +273,8 @@ counters! {
             Counter cache_stale [cache] "Revalidated cache entries that had changed." {
                 file_cache_stale ("file") "Revalidated file cache entries that had changed.";
             }
-            Counter cache_repeated_lookups [cache] "Paths looked up again by the loop after a helper had read them into the kernel's caches (preset flash)." {
-                file_cache_repeated_lookups ("file") "Paths looked up again by the loop after a helper had touched them (preset flash).";
+            Counter cache_repeated_lookups [cache] "Paths looked up again by the loop after a helper had read them into the kernel's caches (only headway-lab serve: preset flash)." {
+                file_cache_repeated_lookups ("file") "Paths looked up again by the loop after a helper had touched them (only headway-lab serve: preset flash).";
             }
             Counter open_files_closed_early [] "Cached files closed because their contents are in memory and file descriptors were needed." { open_files_closed_early; }
             Counter lookup_probes [result] "Path lookups that the loop tried without blocking (openat2 with RESOLVE_CACHED), by result." {
@@ -368,7 +368,7 @@ counters! {
     }
     histograms {
         "Loop" loop_ready_events ready_events "Ready events per wakeup of the event loop.";
-        "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (accept-on-close).";
+        "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (only headway-lab serve: accept-on-close).";
         "Accepting" connections_at_accept connections_at_accept "Open connections when a connection was accepted, itself included.";
         "Handlers and upstreams" handler_spawn handler_spawn_us "Time to create a handler process and execute its program.";
         "Handlers and upstreams" direct_response direct_response_us "Time from a complete request header to the end of a response that a direct handler wrote itself.";
