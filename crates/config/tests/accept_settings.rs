@@ -1,30 +1,12 @@
 //! Settings for accepting connections and for helpers: the configured values are effective, and the
 //! same when they are printed and read back.
 
-use headway_config::research::{Preset, RESEARCH_TABLE, ResearchSettings};
+use headway_config::research::{Preset, ResearchSettings};
 use headway_config::settings::from_command_line;
-use headway_config::{
-    AcceptBatch, Config, EarlyReject, Environment, HelperBackend, KnownExtensions, ListenerMode,
-    Memory, Settings,
-};
+use headway_config::{AcceptBatch, Config, EarlyReject, HelperBackend, ListenerMode, Settings};
 use std::path::Path;
 
-const RESEARCH_SERVER: KnownExtensions = KnownExtensions {
-    research: Some(&RESEARCH_TABLE),
-    ..KnownExtensions::NONE
-};
-
-const HERE: Environment = Environment {
-    cpus: 2,
-    nofile: 20_000,
-    somaxconn: 4096,
-    memory: Memory {
-        bytes: 8 << 30,
-        limited: false,
-    },
-    process_memory_bytes: 4 << 30,
-    extensions: RESEARCH_SERVER,
-};
+use crate::{HERE, RESEARCH_SERVER};
 
 fn good(text: &str) -> Config {
     let settings =

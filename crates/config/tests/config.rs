@@ -1,6 +1,6 @@
 //! Mistakes of a configuration are reported with key and line, and valid settings take effect.
 
-use headway_config::research::{Preset, RESEARCH_TABLE, ResearchSettings};
+use headway_config::research::{Preset, ResearchSettings};
 use headway_config::settings::{HostSettings, from_command_line};
 use headway_config::units::{ListenAddress, OneOrMany};
 use headway_config::{
@@ -9,25 +9,10 @@ use headway_config::{
 };
 use std::path::Path;
 
+use crate::{HERE, RESEARCH_SERVER};
+
 mod mistakes;
 mod reference;
-
-const RESEARCH_SERVER: KnownExtensions = KnownExtensions {
-    research: Some(&RESEARCH_TABLE),
-    ..KnownExtensions::NONE
-};
-
-const HERE: Environment = Environment {
-    cpus: 2,
-    nofile: 20_000,
-    somaxconn: 4096,
-    memory: Memory {
-        bytes: 8 << 30,
-        limited: false,
-    },
-    process_memory_bytes: 4 << 30,
-    extensions: RESEARCH_SERVER,
-};
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
 fn check(text: &str) -> Result<Checked, Vec<ConfigError>> {

@@ -466,11 +466,7 @@ fn no_more_helpers_are_wanted_when_the_queue_is_served() {
 #[test]
 fn longest_idle_helper_ends_above_the_minimum() {
     let mut pool = pool(|_| {});
-    let helpers = [
-        Puppet::attach(&mut pool),
-        Puppet::attach(&mut pool),
-        Puppet::attach(&mut pool),
-    ];
+    let helpers = [(); 3].map(|()| Puppet::attach(&mut pool));
     pool.flush(0);
     submit(&mut pool, "a", 1);
     pool.flush(400);

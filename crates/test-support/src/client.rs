@@ -41,6 +41,15 @@ pub fn receive(stream: &mut TcpStream) -> Result<Response, String> {
     receive_response(stream, false)
 }
 
+/// Sends a request while its response is read: both may be larger than the buffers between.
+pub fn send_and_receive(stream: &mut TcpStream, request: impl AsRef<[u8]> + Send) -> Response {
+    let mut sender = stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || send(&mut sender, request));
+        receive(stream).unwrap()
+    })
+}
+
 /// Reads one response to HEAD.
 pub fn receive_head(stream: &mut TcpStream) -> Result<Response, String> {
     receive_response(stream, true)

@@ -569,8 +569,8 @@ fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
         backing: Some(folder.path().join("no/such/folder")),
         ..spec(Model::Nvme)
     };
-    let error = Disk::start_by(&no_room, folder.path(), program()).expect_err("no backing");
-    let message = error.to_string();
+    let error = Disk::start_by(&no_room, folder.path(), program());
+    let message = error.expect_err("no backing").to_string();
     assert!(message.contains("No such file"), "{message}");
     assert!(message.contains("no/such/folder"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
@@ -582,16 +582,12 @@ fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
     let Some(mut fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
-    let path = fixture.cold_file();
-    let held = File::open(path).expect("there");
+    let held = File::open(fixture.cold_file()).expect("there");
     let disk = fixture.disk.take().expect("not stopped yet");
-    let error = disk.stop().expect_err("a file is open");
+    let message = disk.stop().expect_err("a file is open").to_string();
     let own = std::process::id().to_string();
-    let message = error.to_string();
-    assert!(
-        message.contains("in use") && message.contains(&own),
-        "{message}"
-    );
+    let names_holder = message.contains("in use") && message.contains(&own);
+    assert!(names_holder, "{message}");
     drop(held);
     Disk::undo(fixture.folder.path()).expect("no process holds it");
     fixture.assert_nothing_is_left();

@@ -6,7 +6,8 @@ use headway_config::{AcceptBatch, Config, Settings};
 
 use std::path::Path;
 
-use super::{HERE, RESEARCH_SERVER, check, good};
+use super::{check, good};
+use crate::{HERE, RESEARCH_SERVER};
 
 /// Each case: the file, the line it is about, and parts that the message must contain.
 const MISTAKES: &[(&str, usize, &[&str])] = &[

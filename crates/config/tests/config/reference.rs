@@ -4,7 +4,8 @@ use headway_config::keys::{Key, reference};
 use headway_config::{Config, Environment, Settings};
 use std::path::Path;
 
-use super::{HERE, RESEARCH_SERVER, good};
+use super::good;
+use crate::{HERE, RESEARCH_SERVER};
 
 #[test]
 fn default_of_the_reference_is_the_effective_setting() {

@@ -16,11 +16,7 @@ fn body_with_content_length_reaches_the_program() {
         // Small enough to come with the head, and large enough to fill every buffer.
         for size in [0, 1, 5_000, 3 << 20] {
             let body = contents(size);
-            let mut sender = stream.try_clone().unwrap();
-            let request = post("/cgi-bin/echo", &body);
-            let sending = std::thread::spawn(move || send(&mut sender, request));
-            let response = receive(&mut stream).unwrap();
-            sending.join().unwrap();
+            let response = send_and_receive(&mut stream, post("/cgi-bin/echo", &body));
             assert_eq!(response.field("X-Length"), Some(size.to_string().as_str()));
             assert!(
                 response.body == body,
@@ -124,10 +120,7 @@ fn long_chunked_body_is_spooled_to_a_file() {
             request.extend_from_slice(b"\r\n");
         }
         request.extend_from_slice(b"0\r\n\r\nGET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
-        let mut sender = stream.try_clone().unwrap();
-        let sending = std::thread::spawn(move || send(&mut sender, request));
-        let response = receive(&mut stream).unwrap();
-        sending.join().unwrap();
+        let response = send_and_receive(&mut stream, request);
         assert_eq!(response.field("X-Length"), Some(size.to_string().as_str()));
         assert!(
             response.body == body,

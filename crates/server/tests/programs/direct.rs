@@ -66,11 +66,8 @@ pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Response, bool)) -> u64 {
     for size in [0, 5, 40_000, 300_000, 3_000_000] {
         for query in ["", "?pieces"] {
             let body = contents(size);
-            let mut sender = stream.try_clone().unwrap();
             let request = post(&format!("/d/a%20b{query}"), &body);
-            let sending = std::thread::spawn(move || send(&mut sender, request));
-            let response = receive(stream).unwrap();
-            sending.join().unwrap();
+            let response = send_and_receive(stream, request);
             assert_eq!(
                 (response.status, response.field("X-Path")),
                 (200, Some("/d|/a b"))
@@ -566,11 +563,8 @@ fn example_programs_work_when_built_as_documented() {
     let mut stream = server.connect();
     for prefix in ["c", "python", "piped/c", "piped/python", "c", "python"] {
         for size in [0, 10, 200_000] {
-            let mut sender = stream.try_clone().unwrap();
             let request = post(&format!("/{prefix}/x?y"), &contents(size));
-            let sending = std::thread::spawn(move || send(&mut sender, request));
-            let response = receive(&mut stream).unwrap();
-            sending.join().unwrap();
+            let response = send_and_receive(&mut stream, request);
             let expected_text = format!("POST /{prefix}/x?y with {size} bytes\n");
             assert_eq!((response.status, response.text()), (200, expected_text));
         }
