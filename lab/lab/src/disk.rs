@@ -6,6 +6,9 @@
 //! block layer is simulated: page, inode and dentry caches, read-ahead and the file system are the
 //! kernel's.
 //!
+//! With the file system [`Filesystem::Remote`] there is no block device: the FUSE process is the
+//! server of the files themselves (`remote`), and the same model says how long its answers take.
+//!
 //! [`Disk`] makes all that and takes it away again. Everything lies in one folder (`layout`) and is
 //! found by that folder's name in the kernel's own lists (`kernel`), so that [`Disk::undo`] needs
 //! no record of how far an interrupted start came.
@@ -32,6 +35,8 @@ mod backing;
 mod model;
 mod layout;
 mod process;
+mod image;
+mod remote;
 mod spec;
 mod undo;
 
@@ -160,7 +165,8 @@ impl DiskError {
 pub struct Disk {
     layout: DiskLayout,
     spec: DiskSpec,
-    device: PathBuf,
+    /// `None`: the files are remote.
+    device: Option<PathBuf>,
     /// The disk process, where it is a child of this process, which has to
     /// reap it.
     child: Mutex<Option<Child>>,
@@ -198,7 +204,7 @@ impl Disk {
         let mut spec = spec.clone();
         spec.size_bytes = spec.size_bytes.next_multiple_of(1 << 20);
         spec.check().map_err(DiskError::Spec)?;
-        need()?;
+        need(spec.filesystem)?;
         let layout = DiskLayout::under(state_dir)
             .map_err(|cause| DiskError::io("finding the folder of the lab", state_dir, cause))?;
         if layout.spec.exists() {
@@ -233,10 +239,12 @@ impl Disk {
             .map_err(|cause| DiskError::io("finding the folder of the lab", state_dir, cause))?;
         let spec = layout.read_spec()?;
         let device = kernel::loops_on(&layout.image).into_iter().next();
-        let device = device.ok_or_else(|| DiskError::Process {
-            folder: layout.folder.clone(),
-            why: "no loop device is on its image; take it down and start another".to_owned(),
-        })?;
+        if device.is_none() && !spec.filesystem.is_remote() {
+            return Err(DiskError::Process {
+                folder: layout.folder.clone(),
+                why: "no loop device is on its image; take it down and start another".to_owned(),
+            });
+        }
         Ok(Disk {
             layout,
             spec,
@@ -250,9 +258,9 @@ impl Disk {
         &self.layout.files
     }
 
-    /// The block device below it.
-    pub fn device(&self) -> &Path {
-        &self.device
+    /// The block device below it; none for remote files.
+    pub fn device(&self) -> Option<&Path> {
+        self.device.as_deref()
     }
 
     /// The specification of the disk.
@@ -308,9 +316,9 @@ impl Disk {
         }
     }
 
-    /// Drops all caches of the disk: unmounts and mounts again, read-only. No page, inode or dentry
-    /// of it is cached then. The disk does this without delays, whatever its settings, and does not
-    /// count it.
+    /// Drops all caches of the disk: unmounts and mounts again, read-only; for remote files, makes the
+    /// kernel forget them. No page, inode or dentry of it is cached then. The disk does this
+    /// without delays, whatever its settings, and does not count it.
     ///
     /// # Errors
     /// [`DiskError::Busy`] when a file on it is still open: stop the server first.
@@ -352,24 +360,54 @@ impl Disk {
     }
 
     fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
-        let path = &self.layout.files;
         self.send(&DiskCommand::Maintenance(true))?;
-        let mount = |read_only| {
-            kernel::mount_files(&self.device, &self.layout, self.spec.filesystem, read_only)
+        let mounted = match &self.device {
+            Some(device) => self.mount_device_again(device, read_only),
+            None => self.forget_remote(read_only),
         };
-        let mounted = self.unmount().and_then(|()| {
-            if kernel::wait_until(COMMAND_TIMEOUT, || kernel::is_free(&self.device)) {
-                return mount(read_only);
-            }
-            // It is one file system with the copy, and the kernel mounts it only as that is.
-            mount(true).or_else(|_| mount(false))?;
-            Err(DiskError::Shared {
-                path: path.clone(),
-                holders: kernel::holders(path),
-            })
-        });
         let back = self.send(&DiskCommand::Maintenance(false));
         mounted.and(back.map(drop))
+    }
+
+    fn mount_device_again(&self, device: &Path, read_only: bool) -> Result<(), DiskError> {
+        let path = &self.layout.files;
+        let mount =
+            |read_only| kernel::mount_files(device, &self.layout, self.spec.filesystem, read_only);
+        self.unmount()?;
+        if kernel::wait_until(COMMAND_TIMEOUT, || kernel::is_free(device)) {
+            return mount(read_only);
+        }
+        // It is one file system with the copy, and the kernel mounts it only as that is.
+        mount(true).or_else(|_| mount(false))?;
+        Err(DiskError::Shared {
+            path: path.clone(),
+            holders: kernel::holders(path),
+        })
+    }
+
+    /// The files stay mounted, so that a server may have its document root there.
+    fn forget_remote(&self, read_only: bool) -> Result<(), DiskError> {
+        let path = &self.layout.files;
+        let busy = || DiskError::Busy {
+            path: path.clone(),
+            holders: kernel::holders(path),
+        };
+        // A deleted file counts as busy until the kernel has let go of it.
+        let mut result = kernel::set_read_only(path, read_only);
+        kernel::wait_until(BUSY_RETRY_TIMEOUT, || {
+            if result.is_err() {
+                result = kernel::set_read_only(path, read_only);
+            }
+            result.is_ok()
+        });
+        result.map_err(|cause| match cause.kind() {
+            io::ErrorKind::ResourceBusy => busy(),
+            _ => DiskError::io("mounting the files again", path, cause),
+        })?;
+        match self.send(&DiskCommand::DropCaches)? {
+            Answer::Done => Ok(()),
+            _ => Err(busy()),
+        }
     }
 
     fn unmount(&self) -> Result<(), DiskError> {
@@ -418,7 +456,7 @@ impl Disk {
 }
 
 /// What must be there before anything is made. The programs say themselves when they are missing.
-fn need() -> Result<(), DiskError> {
+fn need(filesystem: Filesystem) -> Result<(), DiskError> {
     let missing = |what: &str, remedy| {
         Err(DiskError::Missing {
             what: what.to_owned(),
@@ -431,7 +469,7 @@ fn need() -> Result<(), DiskError> {
     if !Path::new("/dev/fuse").exists() {
         return missing("/dev/fuse", "load the kernel module fuse");
     }
-    if !Path::new("/dev/loop-control").exists() {
+    if !filesystem.is_remote() && !Path::new("/dev/loop-control").exists() {
         return missing("/dev/loop-control", "load the kernel module loop");
     }
     Ok(())
@@ -443,11 +481,15 @@ fn make(
     layout: &DiskLayout,
     program: Command,
     child: &mut Option<Child>,
-) -> Result<PathBuf, DiskError> {
+) -> Result<Option<PathBuf>, DiskError> {
     layout
         .make(spec)
         .map_err(|cause| DiskError::io("making the folder of the disk", &layout.folder, cause))?;
     spawn(layout, program, child)?;
+    if spec.filesystem.is_remote() {
+        // The process has mounted it.
+        return Ok(None);
+    }
     let device = kernel::attach(&layout.image)?;
     kernel::make_filesystem(spec, &device)?;
     let send = |command| {
@@ -460,7 +502,7 @@ fn make(
     send(DiskCommand::Probe(false))?;
     send(DiskCommand::ReadOverhead(read_overhead_ns))?;
     kernel::mount_files(&device, layout, spec.filesystem, false)?;
-    Ok(device)
+    Ok(Some(device))
 }
 
 /// Starts the disk process and waits until it answers.

@@ -84,17 +84,23 @@ fn devices(needed: &[(&str, &str)]) -> impl Iterator<Item = String> {
 }
 
 fn for_disk(disk: &DiskSpec) -> Vec<String> {
-    let make = match disk.filesystem {
-        Filesystem::Ext4 => ("mkfs.ext4", "e2fsprogs"),
-        Filesystem::Xfs => ("mkfs.xfs", "xfsprogs"),
-    };
+    let mut programs_needed = vec![("losetup", "mount")];
+    let mut devices_needed = vec![
+        ("/dev/fuse", "load the kernel's module fuse"),
+        ("/dev/loop-control", "load the kernel's module loop"),
+    ];
+    match disk.filesystem {
+        Filesystem::Ext4 => programs_needed.push(("mkfs.ext4", "e2fsprogs")),
+        Filesystem::Xfs => programs_needed.push(("mkfs.xfs", "xfsprogs")),
+        Filesystem::Remote => {
+            programs_needed.clear();
+            devices_needed.truncate(1);
+        }
+    }
     root()
         .into_iter()
-        .chain(devices(&[
-            ("/dev/fuse", "load the kernel's module fuse"),
-            ("/dev/loop-control", "load the kernel's module loop"),
-        ]))
-        .chain(programs(&[("losetup", "mount"), make]))
+        .chain(devices(&devices_needed))
+        .chain(programs(&programs_needed))
         .collect()
 }
 

@@ -16,6 +16,8 @@ use headway_lab::disk::{
 };
 use headway_test_support::skip;
 
+mod remote;
+
 const FILE_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;
 /// Set for the disk process, so that the test of its name is one only there.
@@ -426,7 +428,7 @@ fn reads_of_a_range_end_with_eio_when_it_fails() {
     };
     let refused = disk.order(beyond).expect_err("there is nothing");
     assert!(refused.to_string().contains("ends at"), "{refused}");
-    let device = uncached(disk.device());
+    let device = uncached(disk.device().expect("not remote"));
     let fates = [999, 1000, 1001, 1002].map(|page| {
         let read = Page::new().read(&device, page);
         read.err().and_then(|error| error.raw_os_error())

@@ -13,6 +13,7 @@ Examples:
   headway-lab disk stall 10s             answer nothing for ten seconds, then everything
   headway-lab disk slow 5 30s            take five times as long for half a minute
   headway-lab disk fail 100MB 1MB        fail reads and writes of that range
+  headway-lab disk restart               remote files: open ones are stale (ESTALE)
   headway-lab disk fast                  no delays and no faults
   headway-lab disk model                 the delays of the model, and its fault plan again
 
@@ -43,7 +44,9 @@ enum DiskCommand {
         /// How long
         time: Time,
     },
-    /// Fail reads and writes in a range of the device
+    /// Give the files of a remote file system other inode numbers, so open ones are stale
+    Restart,
+    /// Fail reads and writes in a range of the device, or all of a remote file system: 0 1
     Fail {
         /// First byte of the range
         offset: Amount,
@@ -71,6 +74,7 @@ impl Arguments {
                 offset_bytes: offset.0,
                 length_bytes: length.0,
             },
+            DiskCommand::Restart => Order::Restart,
             DiskCommand::Fast => Order::Fast,
             DiskCommand::Model => Order::Model,
         };

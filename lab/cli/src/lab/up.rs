@@ -22,6 +22,8 @@ Examples:
   headway-lab up narrow --disk none --memory none --link 100Mbit
   headway-lab up old --cpu-share 0.25               a CPU quota of a quarter of a CPU
   headway-lab up mine --disk my-disk.toml           model, size, seed and faults from a file
+  headway-lab up nfs --filesystem remote --disk network-2ms
+                                                    files on a server, 2 ms for each round trip
 
 A part that is `none` is not emulated. The server's address and the directory of the disk are \
 printed.
@@ -36,14 +38,16 @@ pub struct Arguments {
     /// Name of the lab: 1 to 32 of a-z, 0-9 and -
     #[arg(value_name = "NAME", default_value = super::USUAL_NAME)]
     name: String,
-    /// Disk to emulate: ide-5400, ssd-sata, nvme, network, a TOML file, or none
+    /// Disk to emulate: ide-5400, ssd-sata, nvme, network, network-2ms, a TOML file, or none
     #[arg(long, value_name = "MODEL", default_value = "ide-5400")]
     disk: String,
     /// Size of the disk; only written parts take memory [default: 4GiB]
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<Amount>,
-    /// File system of the disk: ext4 or xfs [default: ext4]
-    #[arg(long, value_name = "KIND", value_parser = filesystem, hide_short_help = true)]
+    /// File system of the disk: ext4, xfs, or remote [default: ext4]
+    ///
+    /// Remote files are on a server, as with NFS: the disk's model is the time of each round trip.
+    #[arg(long, value_name = "KIND", hide_short_help = true)]
     filesystem: Option<Filesystem>,
     /// Seed of the random part of the disk's delays [default: 0]
     #[arg(long, value_name = "N", hide_short_help = true)]
@@ -89,14 +93,6 @@ impl<T: FromStr> FromStr for OptionalPart<T> {
             "none" => Ok(OptionalPart(None)),
             word => word.parse().map(|value| OptionalPart(Some(value))),
         }
-    }
-}
-
-fn filesystem(word: &str) -> Result<Filesystem, String> {
-    match word {
-        "ext4" => Ok(Filesystem::Ext4),
-        "xfs" => Ok(Filesystem::Xfs),
-        _ => Err("give ext4 or xfs".into()),
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum DiskCommand {
     /// What the way to the disk process and back costs in nanoseconds. Answers leave so much
     /// earlier.
     ReadOverhead(u64),
+    /// Make the kernel forget everything of a remote file system.
+    DropCaches,
     Statistics,
     /// Say whether the disk has no delays.
     Fast,
@@ -39,6 +41,8 @@ pub(crate) enum Answer {
     Done,
     Statistics(DiskStatistics),
     Fast(bool),
+    /// Something of it is in use.
+    Busy,
     Refused(String),
 }
 

@@ -158,6 +158,8 @@ impl Engine {
                 self.begin(now_ns, Timing::Model);
                 self.counters.begin(now_ns);
             }
+            // The files' own.
+            Order::Restart => {}
             Order::Slow { factor, for_ms } => self.faults.slow(now_ns, for_ms, factor),
             Order::Stall { for_ms } => self.faults.stall(now_ns, for_ms),
             Order::Fail {

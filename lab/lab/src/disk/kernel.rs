@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -131,6 +131,7 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
             "-q", "-F", "-b", "4096", "-i", "8192", "-m", "0", "-U", &uuid, "-E", &features,
         ],
         Filesystem::Xfs => &["-q", "-f", "-K", "-m", &format!("uuid={uuid}")],
+        Filesystem::Remote => return Ok(()),
     };
     let mut options: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
     options.push(device.as_os_str());
@@ -179,6 +180,7 @@ pub(crate) fn mount_files(
         Filesystem::Ext4 => None,
         // Two disks of one seed have one name, and xfs would refuse the second.
         Filesystem::Xfs => Some(c"nouuid"),
+        Filesystem::Remote => None,
     };
     if read_only {
         flags |= MountFlags::RDONLY;
@@ -191,6 +193,13 @@ pub(crate) fn mount_files(
         },
         cause => DiskError::io("mounting the disk", &layout.files, cause.into()),
     })
+}
+
+/// Forbids or allows writing to a file system that is mounted.
+pub(crate) fn set_read_only(path: &Path, read_only: bool) -> io::Result<()> {
+    let mut flags = MountFlags::NOATIME | MountFlags::NODEV | MountFlags::NOSUID;
+    flags.set(MountFlags::RDONLY, read_only);
+    Ok(mount_remount(path, flags, c"")?)
 }
 
 /// Whether something is mounted on this path, and how often.

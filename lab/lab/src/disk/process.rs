@@ -1,48 +1,34 @@
-//! The disk process: a FUSE filesystem with one file, `image`, whose reads and writes take as long
-//! as the engine says.
+//! The disk process: a FUSE file system whose requests take as long as the engine says. It is the
+//! image below a disk ([`Image`]), or a remote file system as clients see it ([`Remote`]).
 //!
 //! Threads of the FUSE library put requests into the engine; a timer thread answers them when they
 //! are due; one thread takes orders. A reply is kept until then, so a slow request holds up no
 //! other and the queue is as deep as the kernel makes it. The process ends when its file system is
 //! unmounted. It makes nothing that would outlive it: when it is killed, the kernel ends every
 //! request with an error.
-//!
-//! Sources: fuse(4); Linux `fs/fuse/file.c`, where asynchronous direct I/O of the loop device
-//! counts as background requests, so their limit is the depth of the queue.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
-};
-
-use rustix::fs::FallocateFlags;
+use fuser::{Config, Filesystem, KernelConfig, MountOption, Session, SessionACL};
 
 use super::backing::BackingStore;
 use super::control::{self, Answer, DiskCommand};
 use super::engine::{Done, Engine};
-use super::layout::{DiskLayout, IMAGE};
-use super::{DiskError, DiskSpec};
-
-/// The inode of the one file; 1 is the root.
-const IMAGE_NODE: u64 = 2;
+use super::image::Image;
+use super::layout::DiskLayout;
+use super::remote::{Remote, RemoteControl};
+use super::{DiskError, DiskSpec, Order};
 
 /// The kernel sends no more requests at once. A loop device has 128.
 const REQUESTS_MAX: u16 = 256;
 
 /// Of one write, and by the FUSE library's arithmetic of one read.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-
-/// The kernel may keep what it knows of the one file.
-const CACHE_VALIDITY: Duration = Duration::from_secs(1 << 30);
 
 /// Runs a disk until it is unmounted. `folder` is what [`super::Disk::start`] prepared; the hidden
 /// sub-command `headway-lab disk-process FOLDER` calls this.
@@ -52,16 +38,51 @@ const CACHE_VALIDITY: Duration = Duration::from_secs(1 << 30);
 pub fn process_main(folder: &Path) -> Result<(), DiskError> {
     let layout = DiskLayout::of(folder);
     let spec = layout.read_spec()?;
+    let delays = Arc::new(Delays::new(spec.clone()));
+    if spec.filesystem.is_remote() {
+        let remote = Remote::new(Arc::clone(&delays), spec.size_bytes);
+        let tree = remote.tree();
+        let mut options = Config::default();
+        // For servers with users of their own, whose rights the kernel checks.
+        options.acl = SessionACL::All;
+        options.mount_options = vec![
+            MountOption::FSName("headway-lab".to_owned()),
+            MountOption::DefaultPermissions,
+            MountOption::NoDev,
+            MountOption::NoSuid,
+            MountOption::NoAtime,
+        ];
+        let session = mount(remote, &layout.files, &options)?;
+        let control = RemoteControl::new(tree, session.notifier());
+        return serve(session, delays, &layout, Some(control));
+    }
     let backing = BackingStore::new(spec.backing.as_deref(), spec.size_bytes);
     let backing = backing.map_err(|cause| match &spec.backing {
         Some(file) => DiskError::io("making the file behind the disk", file, cause),
         None => DiskError::io("making the memory of the disk", folder, cause),
     })?;
-    let shared = Arc::new(Shared::new(spec, backing));
+    let image = Image {
+        delays: Arc::clone(&delays),
+        backing: Arc::new(backing),
+    };
     let mut options = Config::default();
     options.mount_options = vec![MountOption::FSName("headway-lab".to_owned())];
-    let session = Session::new(Image(Arc::clone(&shared)), &layout.fuse, &options)
-        .map_err(|cause| DiskError::io("mounting the FUSE file system", &layout.fuse, cause))?;
+    let session = mount(image, &layout.fuse, &options)?;
+    serve(session, delays, &layout, None)
+}
+
+fn mount<F: Filesystem>(files: F, path: &Path, options: &Config) -> Result<Session<F>, DiskError> {
+    Session::new(files, path, options)
+        .map_err(|cause| DiskError::io("mounting the FUSE file system", path, cause))
+}
+
+/// Starts the threads, then answers the kernel until the file system is unmounted.
+fn serve<F: Filesystem>(
+    session: Session<F>,
+    delays: Arc<Delays>,
+    layout: &DiskLayout,
+    remote: Option<RemoteControl>,
+) -> Result<(), DiskError> {
     let listener = UnixListener::bind(&layout.socket)
         .map_err(|cause| DiskError::io("listening on the socket", &layout.socket, cause))?;
     // It works little, but a disk does not wait for a processor. Without the privilege delays are
@@ -71,55 +92,80 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
             "sched_setscheduler(SCHED_FIFO): {error}; delays are longer while the CPUs are busy"
         );
     }
-    let timer = Arc::clone(&shared);
+    let timer = Arc::clone(&delays);
     std::thread::spawn(move || timer.run_timer());
-    std::thread::spawn(move || shared.serve_commands(&listener));
+    std::thread::spawn(move || delays.serve_commands(&listener, remote.as_ref()));
     session
         .run()
-        .map_err(|cause| DiskError::io("serving the FUSE file system", &layout.fuse, cause))
+        .map_err(|cause| DiskError::io("serving the FUSE file system", &layout.folder, cause))
 }
 
-/// What the threads share.
-struct Shared {
-    backing: BackingStore,
+/// Lets the kernel send many requests at once, and large ones.
+pub(crate) fn set_limits(config: &mut KernelConfig) {
+    // A kernel that allows less names its limit, which is then taken.
+    if let Err(most) = config.set_max_write(REQUEST_BYTES_MAX) {
+        let _ = config.set_max_write(most);
+    }
+    if let Err(most) = config.set_max_background(REQUESTS_MAX) {
+        let _ = config.set_max_background(most);
+    }
+    let _ = config.set_congestion_threshold(REQUESTS_MAX);
+}
+
+/// What a request moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfer {
+    offset_bytes: u64,
+    length_bytes: u64,
+    write: bool,
+}
+
+impl Transfer {
+    pub(crate) fn read(offset_bytes: u64, length_bytes: u64) -> Transfer {
+        Transfer {
+            offset_bytes,
+            length_bytes,
+            write: false,
+        }
+    }
+
+    pub(crate) fn write(offset_bytes: u64, length_bytes: u64) -> Transfer {
+        Transfer {
+            write: true,
+            ..Transfer::read(offset_bytes, length_bytes)
+        }
+    }
+}
+
+/// Answers a request; told whether a fault makes it fail.
+type Pending = Box<dyn FnOnce(bool) + Send>;
+
+/// Requests and when they are answered: what the threads share.
+pub(crate) struct Delays {
+    size_bytes: u64,
     begin: Instant,
-    state: Mutex<DiskState>,
+    state: Mutex<DelayState>,
     /// Wakes the timer when something is due earlier than its current deadline.
     earlier: Condvar,
 }
 
-struct DiskState {
+struct DelayState {
     engine: Engine,
     waiting: HashMap<u64, Pending>,
     /// When the timer wakes by itself.
     timer_ns: u64,
 }
 
-/// A request whose reply is kept.
-enum Pending {
-    Read {
-        reply: ReplyData,
-        offset_bytes: u64,
-        length_bytes: u64,
-    },
-    Write {
-        reply: ReplyWrite,
-        written_bytes: u32,
-        failed: bool,
-    },
-}
-
-impl Shared {
-    fn new(spec: DiskSpec, backing: BackingStore) -> Shared {
-        let state = DiskState {
-            engine: Engine::new(spec, 0),
-            waiting: HashMap::new(),
-            timer_ns: u64::MAX,
-        };
-        Shared {
-            backing,
+impl Delays {
+    fn new(spec: DiskSpec) -> Delays {
+        Delays {
+            size_bytes: spec.size_bytes,
             begin: Instant::now(),
-            state: Mutex::new(state),
+            state: Mutex::new(DelayState {
+                engine: Engine::new(spec, 0),
+                waiting: HashMap::new(),
+                timer_ns: u64::MAX,
+            }),
             earlier: Condvar::new(),
         }
     }
@@ -128,26 +174,30 @@ impl Shared {
         self.begin.elapsed().as_nanos() as u64
     }
 
-    fn lock(&self) -> MutexGuard<'_, DiskState> {
+    fn lock(&self) -> MutexGuard<'_, DelayState> {
         self.state
             .lock()
             .expect("no thread panics while it holds the disk")
     }
 
-    /// Queues a request and answers what is due; that may be the same request.
-    fn arrive(&self, offset_bytes: u64, length_bytes: u64, mut pending: Pending, bytes: &[u8]) {
-        let mut state = self.lock();
-        let now_ns = self.now_ns();
-        if let Pending::Write { failed, .. } = &mut pending {
-            // What fails leaves the backing as it was.
-            *failed = state.engine.fails(now_ns, offset_bytes, length_bytes)
-                || self.backing.write(offset_bytes, bytes).is_err();
-        }
-        let write = matches!(pending, Pending::Write { .. });
-        let id = state
+    /// Whether a fault makes such a request fail now.
+    pub(crate) fn fails(&self, transfer: Transfer) -> bool {
+        let state = self.lock();
+        state
             .engine
-            .arrive(now_ns, offset_bytes, length_bytes, write);
-        state.waiting.insert(id, pending);
+            .fails(self.now_ns(), transfer.offset_bytes, transfer.length_bytes)
+    }
+
+    /// Queues a request and answers what is due; that may be the same request.
+    pub(crate) fn arrive(&self, transfer: Transfer, answer: impl FnOnce(bool) + Send + 'static) {
+        let mut state = self.lock();
+        let id = state.engine.arrive(
+            self.now_ns(),
+            transfer.offset_bytes,
+            transfer.length_bytes,
+            transfer.write,
+        );
+        state.waiting.insert(id, Box::new(answer));
         let (state, wake_ns) = self.answer(state);
         // Most requests change nothing for the timer, and waking it costs more than answering them.
         if wake_ns.is_some_and(|wake_ns| wake_ns < state.timer_ns) {
@@ -158,8 +208,8 @@ impl Shared {
     /// Answers what is due and gives the lock back meanwhile. Returns when the next one is due.
     fn answer<'a>(
         &'a self,
-        mut state: MutexGuard<'a, DiskState>,
-    ) -> (MutexGuard<'a, DiskState>, Option<u64>) {
+        mut state: MutexGuard<'a, DelayState>,
+    ) -> (MutexGuard<'a, DelayState>, Option<u64>) {
         loop {
             let done = state.engine.due(self.now_ns());
             if done.is_empty() {
@@ -173,27 +223,8 @@ impl Shared {
             drop(state);
             ready
                 .into_iter()
-                .for_each(|(done, pending)| self.reply(done, pending));
+                .for_each(|(done, pending)| pending(done.failed));
             state = self.lock();
-        }
-    }
-
-    fn reply(&self, done: Done, pending: Pending) {
-        match pending {
-            Pending::Read {
-                reply,
-                offset_bytes,
-                length_bytes,
-            } => match self.backing.read(offset_bytes, length_bytes) {
-                Ok(bytes) if !done.failed => reply.data(&bytes),
-                _ => reply.error(Errno::EIO),
-            },
-            Pending::Write {
-                reply,
-                written_bytes,
-                failed,
-            } if !failed && !done.failed => reply.written(written_bytes),
-            Pending::Write { reply, .. } => reply.error(Errno::EIO),
         }
     }
 
@@ -223,10 +254,15 @@ impl Shared {
     }
 
     /// The control socket: one command per connection, one after the other.
-    fn serve_commands(&self, listener: &UnixListener) {
+    fn serve_commands(&self, listener: &UnixListener, remote: Option<&RemoteControl>) {
         for stream in listener.incoming() {
-            let served =
-                stream.and_then(|stream| control::serve(&stream, |command| self.execute(command)));
+            let served = stream.and_then(|stream| {
+                control::serve(&stream, |command| match (command, remote) {
+                    (DiskCommand::DropCaches, Some(remote)) => remote.drop_caches(),
+                    (DiskCommand::Order(Order::Restart), Some(remote)) => remote.restart(),
+                    (command, _) => self.execute(command),
+                })
+            });
             if let Err(error) = served {
                 eprintln!("control socket: {error}");
             }
@@ -244,7 +280,10 @@ impl Shared {
                 state.engine.set_read_overhead(read_overhead_ns)
             }
             DiskCommand::Maintenance(paused) => state.engine.set_maintenance(now_ns, paused),
-            DiskCommand::Order(order) => match order.check_on(self.backing.size_bytes()) {
+            DiskCommand::DropCaches | DiskCommand::Order(Order::Restart) => {
+                return Answer::Refused("a disk has no server; give it no such order".to_owned());
+            }
+            DiskCommand::Order(order) => match order.check_on(self.size_bytes) {
                 Ok(()) => state.engine.order(now_ns, &order),
                 Err(reason) => return Answer::Refused(reason),
             },
@@ -252,140 +291,5 @@ impl Shared {
         drop(state);
         self.earlier.notify_one();
         Answer::Done
-    }
-}
-
-/// The file system: a root directory and the image.
-struct Image(Arc<Shared>);
-
-impl Image {
-    fn attributes(&self, node: u64) -> FileAttr {
-        let (kind, size) = if node == IMAGE_NODE {
-            (FileType::RegularFile, self.0.backing.size_bytes())
-        } else {
-            (FileType::Directory, 0)
-        };
-        FileAttr {
-            ino: INodeNo(node),
-            size,
-            blocks: size / 512,
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: if kind == FileType::Directory {
-                0o500
-            } else {
-                0o600
-            },
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            flags: 0,
-            blksize: 4096,
-        }
-    }
-}
-
-impl Filesystem for Image {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // A kernel that allows less names its limit, which is then taken.
-        if let Err(most) = config.set_max_write(REQUEST_BYTES_MAX) {
-            let _ = config.set_max_write(most);
-        }
-        if let Err(most) = config.set_max_background(REQUESTS_MAX) {
-            let _ = config.set_max_background(most);
-        }
-        let _ = config.set_congestion_threshold(REQUESTS_MAX);
-        // Without it the loop device would wait for each request before it sends the next.
-        config
-            .add_capabilities(InitFlags::FUSE_ASYNC_DIO)
-            .map_err(|_| std::io::Error::other("this kernel's FUSE has no asynchronous direct I/O"))
-    }
-
-    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if name == IMAGE {
-            reply.entry(&CACHE_VALIDITY, &self.attributes(IMAGE_NODE), Generation(0));
-        } else {
-            reply.error(Errno::ENOENT);
-        }
-    }
-
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&CACHE_VALIDITY, &self.attributes(node.0));
-    }
-
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // No other process has the file open, so writes need not wait for one another.
-        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        reply.opened(FileHandle(0), flags);
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let pending = Pending::Read {
-            reply,
-            offset_bytes: offset,
-            length_bytes: u64::from(size),
-        };
-        self.0.arrive(offset, u64::from(size), pending, &[]);
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let pending = Pending::Write {
-            reply,
-            written_bytes: data.len() as u32,
-            failed: false,
-        };
-        self.0.arrive(offset, data.len() as u64, pending, data);
-    }
-
-    /// A write is on the backing when it is answered, and the kernel sends a flush after the
-    /// answers.
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    /// Discards and zeroes, which is all that a loop device asks for.
-    fn fallocate(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
-        if !FallocateFlags::from_bits_retain(mode as u32).intersects(zeroes) {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
-        match self.0.backing.discard(offset, length) {
-            Ok(()) => reply.ok(),
-            Err(_) => reply.error(Errno::EOPNOTSUPP),
-        }
     }
 }

@@ -60,6 +60,7 @@ impl DiskSpec {
         let least = match self.filesystem {
             Filesystem::Ext4 => 16 << 20,
             Filesystem::Xfs => 300 << 20,
+            Filesystem::Remote => 1 << 20,
         };
         if self.size_bytes < least {
             return Err(format!(
@@ -67,6 +68,11 @@ impl DiskSpec {
                 self.filesystem.name(),
                 self.size_bytes
             ));
+        }
+        if self.filesystem.is_remote() && self.backing.is_some() {
+            return Err(
+                "a remote file system is kept in memory; it has no backing file".to_owned(),
+            );
         }
         for fault in &self.faults.0 {
             match fault {
@@ -145,15 +151,35 @@ impl fmt::Display for Model {
 impl FromStr for Model {
     type Err = String;
 
-    /// Parses the name of a model; a custom one has numbers and comes from a file.
+    /// Parses the name of a model. `network-2ms` is a network volume of that latency; a custom one
+    /// has numbers and comes from a file.
     fn from_str(name: &str) -> Result<Model, String> {
         let found = Model::NAMED
             .into_iter()
             .find(|model| model.to_string() == name);
-        found.ok_or_else(|| {
-            format!("no disk model \"{name}\": ide-5400, ssd-sata, nvme or network; a custom one is written in a file")
+        found.or_else(|| network_of(name)).ok_or_else(|| {
+            format!("no disk model \"{name}\": ide-5400, ssd-sata, nvme, network or network-2ms; a custom one is written in a file")
         })
     }
+}
+
+/// A network volume whose name has its latency: `network-2ms`, `network-500us`.
+fn network_of(name: &str) -> Option<Model> {
+    let latency = name.strip_prefix("network-")?;
+    let (number, us) = match latency.strip_suffix("us") {
+        Some(number) => (number, 1.0),
+        None => (latency.strip_suffix("ms")?, 1000.0),
+    };
+    let latency_us = number.parse::<f64>().ok()? * us;
+    let Mechanics::Parallel(network) = Model::Network.mechanics() else {
+        return None;
+    };
+    let model = Mechanics::Parallel(Parallel {
+        latency_us,
+        ..network
+    });
+    model.check().ok()?;
+    Some(Model::Custom(model))
 }
 
 /// How a disk comes to its delays.
@@ -306,15 +332,34 @@ pub enum Filesystem {
     Ext4,
     /// `mkfs.xfs`; needs a device of 300 MiB.
     Xfs,
+    /// No device: every lookup, open and read is a round trip to a server, as with NFS.
+    Remote,
 }
 
 impl Filesystem {
-    /// Name of the file system for mount(8).
+    /// Name of the file system, for mount(8) if it has a device.
     pub fn name(self) -> &'static str {
         match self {
             Filesystem::Ext4 => "ext4",
             Filesystem::Xfs => "xfs",
+            Filesystem::Remote => "remote",
         }
+    }
+
+    /// Whether files are on a server, and not on a block device.
+    pub fn is_remote(self) -> bool {
+        self == Filesystem::Remote
+    }
+}
+
+impl FromStr for Filesystem {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Filesystem, String> {
+        [Filesystem::Ext4, Filesystem::Xfs, Filesystem::Remote]
+            .into_iter()
+            .find(|filesystem| filesystem.name() == name)
+            .ok_or_else(|| format!("no file system \"{name}\": ext4, xfs or remote"))
     }
 }
 
@@ -376,7 +421,11 @@ pub enum Order {
         /// How long nothing is answered.
         for_ms: u64,
     },
+    /// The server of a remote file system comes back with other inode numbers: what is open is
+    /// stale (ESTALE).
+    Restart,
     /// A range of the device cannot be read or written any more, until the next `Fast` or `Model`.
+    /// Every request of a remote file system is one for byte 0.
     Fail {
         /// First byte of the device.
         offset_bytes: u64,

@@ -58,7 +58,7 @@ pub struct Environment {
     pub profile: String,
     /// The disk's model.
     pub disk: Option<String>,
-    /// `ext4` or `xfs`.
+    /// `ext4`, `xfs` or `remote`.
     pub filesystem: String,
     /// The limit of the server's memory.
     pub memory_bytes: Option<u64>,

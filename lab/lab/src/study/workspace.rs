@@ -333,8 +333,11 @@ pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, WorkspaceEr
             let model = model.parse().map_err(WorkspaceError::Files)?;
             let room = disk_bytes(environment);
             let mut disk = DiskSpec::new(model, room);
-            if environment.filesystem == "xfs" {
-                disk.filesystem = Filesystem::Xfs;
+            disk.filesystem = environment
+                .filesystem
+                .parse()
+                .map_err(WorkspaceError::Files)?;
+            if disk.filesystem == Filesystem::Xfs {
                 disk.size_bytes = room.max(320 << 20);
             }
             Some(disk)

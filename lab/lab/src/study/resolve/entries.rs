@@ -11,7 +11,7 @@ use headway_load::fileset::{Amount, Profile};
 use toml::Spanned;
 
 use super::{Length, Measure, Named, ScaleDefaults, Sequence, Texts};
-use crate::disk::Order;
+use crate::disk::{Filesystem, Order};
 use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
@@ -243,9 +243,7 @@ impl Resolver<'_> {
             return Err(wrong("a listen-queue is one at least".to_owned()));
         }
         let filesystem = written.filesystem.unwrap_or_else(|| "ext4".to_owned());
-        if !matches!(filesystem.as_str(), "ext4" | "xfs") {
-            return Err(wrong(format!("no file system {filesystem:?}: ext4 or xfs")));
-        }
+        filesystem.parse::<Filesystem>().map_err(wrong)?;
         let profile = written.profile.unwrap_or_else(|| "specweb99".to_owned());
         profile.parse::<Profile>().map_err(wrong)?;
         let environment = Environment {
