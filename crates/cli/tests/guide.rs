@@ -79,6 +79,7 @@ pages! {
     howto_log_rotation_works_when_pasted: "docs/src/howto/log-rotation.md",
     howto_logs_to_stdout_works_when_pasted: "docs/src/howto/logs-to-stdout.md",
     howto_mime_types_works_when_pasted: "docs/src/howto/mime-types.md",
+    howto_nfs_works_when_pasted: "docs/src/howto/nfs.md",
     howto_overload_works_when_pasted: "docs/src/howto/overload.md",
     howto_pandas_polars_duckdb_works_when_pasted: "docs/src/howto/pandas-polars-duckdb.md",
     howto_php_fastcgi_works_when_pasted: "docs/src/howto/php-fastcgi.md",

@@ -90,6 +90,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         chunk_cache_max_bytes: files.chunk_cache_bytes,
         write_quantum_bytes: files.write_quantum_bytes,
         revalidate_ms: files.revalidate_ms,
+        stale_while_revalidate_ms: files.stale_while_revalidate_ms,
         temp_directory: temp_directory(&from.temp_directory, to),
         program_user: program_user(&from.program_user, to),
         server_header: headers::server(from, to),
@@ -196,6 +197,7 @@ struct FileLimits {
     chunk_cache_bytes: u64,
     write_quantum_bytes: u64,
     revalidate_ms: u64,
+    stale_while_revalidate_ms: u64,
 }
 
 impl FileLimits {
@@ -257,6 +259,13 @@ impl FileLimits {
                 "revalidate",
                 &from.revalidate,
                 defaults.revalidate_ms,
+                0,
+                to,
+            ),
+            stale_while_revalidate_ms: time(
+                "stale-while-revalidate",
+                &from.stale_while_revalidate,
+                60_000,
                 0,
                 to,
             ),

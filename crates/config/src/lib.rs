@@ -125,6 +125,8 @@ pub struct Config {
     pub write_quantum_bytes: u64,
     /// Age after which a cached file is checked again.
     pub revalidate_ms: u64,
+    /// How much longer a busy entry is used while its check would block.
+    pub stale_while_revalidate_ms: u64,
     /// Directory of temporary files, which must exist. The files have no names.
     #[serde(default)]
     pub temp_directory: PathBuf,

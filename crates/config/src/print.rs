@@ -125,7 +125,12 @@ impl Config {
             "write-quantum = \"{}\"",
             Bytes(self.write_quantum_bytes)
         )?;
-        writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))
+        writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
+        writeln!(
+            out,
+            "stale-while-revalidate = \"{}\"",
+            Millis(self.stale_while_revalidate_ms)
+        )
     }
 
     /// The response headers, the log, the status page and the tracer.

@@ -60,6 +60,8 @@ pub struct Entry<T> {
     pub answer: Answer,
     /// When the answer was last known to be true.
     pub checked_ms: Cell<u64>,
+    /// When it was last asked for, or made.
+    pub used_ms: Cell<u64>,
     /// When the missing precompressed variants were last probed.
     pub absent_checked_ms: Cell<u64>,
     /// What the server has made of the answer.
@@ -196,6 +198,7 @@ impl<T: CachedContents> FileCache<T> {
         let entry = Rc::new(Entry {
             answer,
             checked_ms,
+            used_ms: Cell::new(now_ms),
             absent_checked_ms: Cell::new(now_ms),
             prepared: T::default(),
         });

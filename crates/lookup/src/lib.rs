@@ -5,6 +5,9 @@
 //! `RESOLVE_CACHED`. Only if the kernel would have to wait is a helper asked, so a hit never queues
 //! behind a miss.
 //!
+//! A check would block on a remote file system. Requests for a busy entry do not wait for it: a
+//! helper checks, and the entry is used meanwhile ([`Found::refresh`]), for `stale_ms` at most.
+//!
 //! A research server may have no probe: then a helper looks up every path that is not cached or is
 //! due for revalidation. It passes the open file, or touches the path so that the loop can open it
 //! again ([`Lookup::reopen`]). Reopening may block, and exists to show that.
@@ -48,9 +51,26 @@ pub struct Lookup {
     deferred_closes: DeferredCloses,
     /// Set if lookups are made without a probe.
     unprobed: Option<Reopen>,
-    revalidate_ms: u64,
+    ages: Ages,
     /// If false, nothing is cached and each request makes its own lookup.
     caching: bool,
+}
+
+/// How old an entry may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Ages {
+    /// Until then an entry is used unchecked.
+    pub revalidate_ms: u64,
+    /// How much longer a busy entry is used while a check waits for the file system.
+    pub stale_ms: u64,
+}
+
+/// What is known of a path without waiting.
+pub struct Found {
+    /// The entry.
+    pub entry: Rc<Entry>,
+    /// It was not checked in time: a helper is to look the path up again.
+    pub refresh: bool,
 }
 
 /// What a lookup needs of the loop.
@@ -70,7 +90,7 @@ impl Lookup {
         names: FileCache<CachedResponses>,
         deferred_closes: DeferredCloses,
         unprobed: Option<Reopen>,
-        revalidate_ms: u64,
+        ages: Ages,
         caching: bool,
     ) -> Self {
         Self {
@@ -78,19 +98,14 @@ impl Lookup {
             names,
             deferred_closes,
             unprobed,
-            revalidate_ms,
+            ages,
             caching,
         }
     }
 
     /// Looks up `path` without blocking. Returns `None` if a helper must look it up.
-    pub fn find(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        context: LookupContext<'_>,
-    ) -> Option<Rc<Entry>> {
-        self.find_within(self.revalidate_ms, root, path, context)
+    pub fn find(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> Option<Found> {
+        self.find_within(self.ages, root, path, context)
     }
 
     /// As [`Lookup::find`], and always checks with the kernel. Without a probe that would need a
@@ -101,25 +116,30 @@ impl Lookup {
         path: &[u8],
         context: LookupContext<'_>,
     ) -> Option<Rc<Entry>> {
-        let age_ms = match self.unprobed {
-            None => 0,
-            Some(_) => self.revalidate_ms.min(UNPROBED_AGE_MS),
+        let ages = Ages {
+            revalidate_ms: match self.unprobed {
+                None => 0,
+                Some(_) => self.ages.revalidate_ms.min(UNPROBED_AGE_MS),
+            },
+            stale_ms: 0,
         };
-        self.find_within(age_ms, root, path, context)
+        let found = self.find_within(ages, root, path, context)?;
+        Some(found.entry)
     }
 
-    /// Looks up `path`; accepts an entry that was checked less than `age_ms` ago.
+    /// Looks up `path`; accepts an entry that is not too old.
     fn find_within(
         &mut self,
-        age_ms: u64,
+        ages: Ages,
         root: RootId,
         path: &[u8],
         context: LookupContext<'_>,
-    ) -> Option<Rc<Entry>> {
+    ) -> Option<Found> {
         if let Some(entry) = self.names.get(root, path) {
-            if context.now_ms < entry.checked_ms.get() + age_ms {
+            let last_used_ms = entry.used_ms.replace(context.now_ms);
+            if context.now_ms < entry.checked_ms.get() + ages.revalidate_ms {
                 context.counters.file_cache_hits += 1;
-                return Some(entry.clone());
+                return Some(current(entry));
             }
             context.counters.file_cache_revalidations += 1;
             if self.unprobed.is_some() {
@@ -137,7 +157,7 @@ impl Lookup {
                 Revalidation::Same => {
                     entry.confirm(absent, context.now_ms);
                     context.counters.file_cache_hits += 1;
-                    return Some(entry.clone());
+                    return Some(current(entry));
                 }
                 Revalidation::Changed => {
                     context.counters.file_cache_stale += 1;
@@ -145,7 +165,15 @@ impl Lookup {
                 }
                 Revalidation::WouldBlock => {
                     context.counters.lookup_probes_would_block += 1;
-                    return None;
+                    let is_busy = context.now_ms < last_used_ms + ages.revalidate_ms;
+                    if !is_busy || !ages.allow_stale(entry, context.now_ms) {
+                        return None;
+                    }
+                    context.counters.file_cache_stale_hits += 1;
+                    return Some(Found {
+                        entry: entry.clone(),
+                        refresh: true,
+                    });
                 }
             }
         }
@@ -153,7 +181,8 @@ impl Lookup {
         if self.unprobed.is_some() {
             return None;
         }
-        self.probe(root, path, context)
+        let entry = self.probe(root, path, context)?;
+        Some(current(&entry))
     }
 
     fn resolver(&self) -> LoopResolver<'_> {
@@ -199,14 +228,19 @@ impl Lookup {
     }
 
     /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and
-    /// its cached responses, unless they are gone and the file is closed.
+    /// its cached responses, unless they are gone and the file is closed. So does a file system that
+    /// fails, as long as the entry may be stale.
     pub fn store(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
         if let Some(entry) = self.names.get(root, path)
-            && is_confirmed(&entry.answer, &answer)
             && entry.is_whole()
         {
-            entry.confirm(AbsentSiblings::Probe, now_ms);
-            return entry.clone();
+            if is_confirmed(&entry.answer, &answer) {
+                entry.confirm(AbsentSiblings::Probe, now_ms);
+                return entry.clone();
+            }
+            if !answer.cacheable() && self.ages.allow_stale(entry, now_ms) {
+                return entry.clone();
+            }
         }
         self.insert(root, path, answer, now_ms)
     }
@@ -242,6 +276,20 @@ impl Lookup {
     }
 }
 
+impl Ages {
+    /// Whether an entry may be used although it could not be checked.
+    fn allow_stale(self, entry: &Entry, now_ms: u64) -> bool {
+        now_ms < entry.checked_ms.get() + self.revalidate_ms + self.stale_ms && self.stale_ms > 0
+    }
+}
+
+fn current(entry: &Rc<Entry>) -> Found {
+    Found {
+        entry: entry.clone(),
+        refresh: false,
+    }
+}
+
 /// Whether a helper's answer is the same as the cached one.
 fn is_confirmed(known: &Answer, found: &Answer) -> bool {
     match (known, found) {
@@ -264,3 +312,6 @@ fn is_same_file(known: &FoundFile, found: &FoundFile) -> bool {
             .map(meta)
             .eq(found.siblings.iter().map(meta))
 }
+
+#[cfg(test)]
+mod tests;

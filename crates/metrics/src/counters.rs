@@ -234,6 +234,7 @@ counters! {
         "Caches" {
             Counter cache_requests [cache result] "Cache lookups, by cache and result. The chunk cache counts where file chunks were: buffered, resident in the page cache, or cold." {
                 file_cache_hits ("file" "hit") "Requests whose path was in the file cache.";
+                file_cache_stale_hits ("file" "stale") "Requests answered from the file cache while a helper compared its entry with the filesystem.";
                 file_cache_misses ("file" "miss") "Requests whose path was not in the file cache.";
                 response_cache_hits ("response" "hit") "Small files sent from the response cache.";
                 response_cache_misses ("response" "miss") "Small files that were not in the response cache.";
@@ -291,6 +292,7 @@ counters! {
             Peak helper_queue_length_max [] "Longest helper queue so far." { helper_queue_length_max; }
             Counter helper_jobs [kind] "Jobs submitted to helpers, by kind." {
                 helper_jobs_lookup ("lookup") "Jobs that look up a path and pass the open file, or touch it.";
+                helper_jobs_refresh ("refresh") "Jobs that look up a cached path again while its entry is used.";
                 helper_jobs_read ("read") "Jobs that read a file chunk for which a connection waits.";
                 helper_jobs_prefetch ("prefetch") "Jobs that read a file chunk ahead of need.";
                 helper_jobs_fetch ("fetch") "Jobs that read a small file and return its contents.";

@@ -5,5 +5,6 @@ mod support;
 
 mod crash;
 mod parts;
+mod remote;
 mod study;
 mod arguments;

@@ -32,6 +32,8 @@ pub struct PoolStatistics {
     pub reads_in: u64,
     /// Windows to read in ahead.
     pub prefetches: u64,
+    /// Lookups of cached paths for which no request waits.
+    pub refreshes: u64,
     /// Directories to list.
     pub listings: u64,
     /// Contents to copy.

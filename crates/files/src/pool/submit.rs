@@ -32,6 +32,16 @@ impl Pool {
         self.enqueue(JobKey::Lookup(root, path.into(), want), None, Some(waiter))
     }
 
+    /// Looks up `path` again, without a waiter. Jobs that have waiters go first.
+    ///
+    /// # Errors
+    /// [`Full`]; a later request may ask again.
+    pub fn submit_refresh(&mut self, root: RootId, path: &[u8]) -> Result<(), Full> {
+        self.statistics.refreshes += 1;
+        let key = JobKey::Lookup(root, path.into(), self.limits.want);
+        self.enqueue(key, None, None)
+    }
+
     /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.
     ///
     /// # Errors

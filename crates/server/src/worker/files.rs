@@ -8,9 +8,12 @@ pub(super) mod small_file;
 pub(super) mod static_file;
 
 use headway_config::Config;
-use headway_files::PinnerSocket;
+use std::rc::Rc;
+
+use headway_files::{PinnerSocket, RootId};
 use headway_lookup::Lookup;
 use headway_metrics::Counters;
+use headway_request::Entry;
 use headway_respond::ResponseCache;
 
 use crate::worker::context::LoopContext;
@@ -38,6 +41,22 @@ impl StaticFiles {
             pinner,
             body: Vec::new(),
         }
+    }
+
+    /// What is known of a path without waiting. What was not checked in time is looked up again by a
+    /// helper meanwhile.
+    pub(super) fn find(
+        &mut self,
+        context: &mut LoopContext,
+        root: RootId,
+        path: &[u8],
+    ) -> Option<Rc<Entry>> {
+        let found = self.lookup.find(root, path, context.lookup_context())?;
+        if found.refresh {
+            // If the queue is full, the next request asks again.
+            let _ = context.pool.submit_refresh(root, path);
+        }
+        Some(found.entry)
     }
 
     /// Sets the gauges of a snapshot.

@@ -147,6 +147,7 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_jobs_done = pool.service_us.count;
     counters.helper_jobs_io_uring = pool.ring_jobs;
     counters.helper_jobs_lookup = pool.lookups;
+    counters.helper_jobs_refresh = pool.refreshes;
     counters.helper_jobs_read = pool.reads_in;
     counters.helper_jobs_prefetch = pool.prefetches;
     counters.helper_jobs_fetch = pool.fetches;

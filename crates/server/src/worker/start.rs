@@ -17,7 +17,7 @@ use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
 use headway_files::{
     FileCache, FileCacheLimits, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits, Roots,
 };
-use headway_lookup::{Lookup, VirtualHosts};
+use headway_lookup::{Ages, Lookup, VirtualHosts};
 use headway_os::shared_counters::SharedCounters;
 use headway_respond::handlers::Routes;
 
@@ -192,7 +192,10 @@ impl Resources {
             FileCache::new(limits),
             pool.deferred_closes(),
             unprobed.map(|research| research.reopen),
-            config.revalidate_ms,
+            Ages {
+                revalidate_ms: config.revalidate_ms,
+                stale_ms: config.stale_while_revalidate_ms,
+            },
             config.research.caching,
         );
         let other = research.and_then(|research| (research.sender)(config));

@@ -35,7 +35,7 @@ use tree::{Change, GENERATION, New, Ownership, ROOT, Tree};
 /// of a file (`acregmin`).
 const ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the kernel may take to forget what it was told to.
+/// How long the kernel may take to forget.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Bytes of a request and its answer without file contents, as NFS has them.
@@ -489,8 +489,8 @@ impl RemoteControl {
         RemoteControl { tree, kernel }
     }
 
-    /// Makes the kernel forget every name, attribute and byte. What is in use stays known, and is
-    /// an error.
+    /// Makes the kernel forget every name, attribute and byte. Files in use stay known, which is an
+    /// error.
     pub(crate) fn drop_caches(&self) -> Answer {
         let entries = lock(&self.tree).entries(ROOT);
         let names = entries.unwrap_or_default().into_iter();

@@ -144,8 +144,7 @@ impl Turn<'_> {
             let LookedUp { entry, content } = match looked_up.take() {
                 Some(looked_up) => looked_up,
                 None => {
-                    let lookup = &mut self.files.lookup;
-                    let entry = lookup.find(root, path, self.context.lookup_context());
+                    let entry = self.files.find(self.context, root, path);
                     entry.ok_or(Unready::Unknown)?.into()
                 }
             };

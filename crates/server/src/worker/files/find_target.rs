@@ -243,7 +243,7 @@ impl StaticFiles {
         if let Some(looked_up) = search.looked_up.take() {
             return Continue(looked_up);
         }
-        if let Some(entry) = self.lookup.find(root, name, context.lookup_context()) {
+        if let Some(entry) = self.find(context, root, name) {
             return Continue(entry.into());
         }
         Break(

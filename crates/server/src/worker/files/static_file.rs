@@ -124,7 +124,7 @@ impl StaticFiles {
         request: Box<Request>,
     ) -> Step<(Box<Request>, LookedUp)> {
         let (root, path) = (request.virtual_host, request.path());
-        if let Some(entry) = self.lookup.find(root, path, context.lookup_context()) {
+        if let Some(entry) = self.find(context, root, path) {
             return Continue((request, entry.into()));
         }
         let waiter = connection.waiter(&request);

@@ -51,7 +51,7 @@ enum NodeKind {
     Link(OsString),
 }
 
-/// Who makes a node, and how it may be used.
+/// Owner and permissions of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ownership {
     pub(crate) user: u32,
@@ -126,7 +126,7 @@ impl Tree {
         self.attributes(self.number(key))
     }
 
-    /// The kernel has forgotten so many answers that named this node.
+    /// The kernel has forgotten a number of answers that named this node.
     pub(crate) fn forget(&mut self, number: u64, answers: u64) {
         let Ok(key) = self.key(number) else {
             return;

@@ -1,0 +1,126 @@
+//! Which entries are used without a check, and when a helper is to make it.
+
+use super::*;
+use headway_files::{FileCacheLimits, RootConfig};
+
+/// The kernel never says from its cache that a file is no directory, so each check would block.
+const PATH: &[u8] = b"file/below";
+
+const AGES: Ages = Ages {
+    revalidate_ms: 1000,
+    stale_ms: 5000,
+};
+
+struct Fixture {
+    lookup: Lookup,
+    counters: Counters,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    /// With an entry that was checked at time 0.
+    fn new(ages: Ages) -> Fixture {
+        let folder = tempfile::tempdir().expect("a place for files");
+        std::fs::write(folder.path().join("file"), "x").expect("room");
+        let root = RootConfig {
+            directory: folder.path().into(),
+            index: vec![],
+            siblings: false,
+            dotfiles: false,
+        };
+        let limits = FileCacheLimits {
+            entries_max: 10,
+            descriptors_max: 10,
+        };
+        let mut lookup = Lookup::new(
+            Rc::new(Roots::open(&[root]).expect("there")),
+            FileCache::new(limits),
+            DeferredCloses::new(),
+            None,
+            ages,
+            true,
+        );
+        lookup.store(RootId(0), PATH, Answer::Failed(Failure::NotFound), 0);
+        Fixture {
+            lookup,
+            counters: Counters::default(),
+            _folder: folder,
+        }
+    }
+
+    /// Whether the entry is used, and if so whether a helper is to check it.
+    fn find(&mut self, now_ms: u64) -> Option<bool> {
+        let tracer = Tracer::disabled();
+        let context = LookupContext {
+            now_ms,
+            tracer: &tracer,
+            counters: &mut self.counters,
+        };
+        let found = self.lookup.find(RootId(0), PATH, context)?;
+        assert!(matches!(
+            found.entry.answer,
+            Answer::Failed(Failure::NotFound)
+        ));
+        Some(found.refresh)
+    }
+
+    /// A helper's check ends.
+    fn store(&mut self, failure: Failure, now_ms: u64) {
+        let answer = Answer::Failed(failure);
+        self.lookup.store(RootId(0), PATH, answer, now_ms);
+    }
+}
+
+#[test]
+fn busy_entry_is_used_while_a_helper_checks_it() {
+    let mut fixture = Fixture::new(AGES);
+    assert_eq!(fixture.find(900), Some(false));
+    assert_eq!(fixture.find(1100), Some(true), "busy: used at 900");
+    assert_eq!(fixture.counters.file_cache_stale_hits, 1);
+    fixture.store(Failure::NotFound, 1110);
+    assert_eq!(fixture.find(1200), Some(false), "checked");
+}
+
+#[test]
+fn entry_that_was_not_used_lately_waits_for_the_check() {
+    let mut fixture = Fixture::new(AGES);
+    assert_eq!(fixture.find(1000), None, "last used at 0");
+    assert_eq!(fixture.find(1100), Some(true), "now it is busy");
+}
+
+#[test]
+fn busy_entry_waits_for_the_check_when_it_is_too_old() {
+    let mut fixture = Fixture::new(AGES);
+    for now_ms in (900..6000).step_by(900) {
+        assert!(fixture.find(now_ms).is_some(), "{now_ms}");
+    }
+    assert_eq!(fixture.find(6000), None);
+}
+
+#[test]
+fn every_use_waits_for_the_check_when_nothing_may_be_stale() {
+    for ages in [
+        Ages {
+            stale_ms: 0,
+            ..AGES
+        },
+        Ages {
+            revalidate_ms: 0,
+            ..AGES
+        },
+    ] {
+        let mut fixture = Fixture::new(ages);
+        fixture.find(900);
+        assert_eq!(fixture.find(1100), None, "{ages:?}");
+    }
+}
+
+#[test]
+fn entry_stays_when_its_check_fails_and_goes_when_it_is_too_old() {
+    let mut fixture = Fixture::new(AGES);
+    fixture.find(900);
+    fixture.store(Failure::Io, 1200);
+    assert_eq!(fixture.find(1300), Some(true), "still to be checked");
+    fixture.store(Failure::Io, 6000);
+    assert_eq!(fixture.find(6100), None);
+}
