@@ -1,5 +1,5 @@
-//! What many crates need once: random numbers, the order in which caches evict, and text for
-//! people: figures with their units, and HTML.
+//! What many crates need once: random numbers, the order in which caches evict, the buckets of
+//! histograms, and text for people: figures with their units, and HTML.
 //!
 //! Everything here is pure: values in, values out. It makes no system call, knows no other crate
 //! and needs no outside one, so any crate may use it. What only one crate needs stays there.
@@ -10,5 +10,7 @@ pub mod format;
 pub mod html;
 pub mod random;
 mod greedy_dual_size;
+mod octaves;
 
 pub use greedy_dual_size::{GreedyDualSize, Priority};
+pub use octaves::Octaves;

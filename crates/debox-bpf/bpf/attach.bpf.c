@@ -102,20 +102,12 @@ INLINE void close_unfinished(u32 tid, struct thread *thread) {
 
 /* ---- Entry and exit of a call ---- */
 
-SECTION("tp_btf/sys_enter") int enter(u64 *context) {
-    u64 id = current_pid_tgid();
-    u32 tgid = id >> 32, tid = id;
-    u64 *execs = map_lookup(&targets, &tgid);
-    if (!execs) return 0;
-    struct thread *thread = map_lookup(&threads, &tid);
-    if (!thread) thread = new_thread(tid, tgid, *execs);
-    if (!thread) return 0;
-    close_unfinished(tid, thread);
-    struct pt_regs *regs = (void *)context[0];
-    struct task_struct *task = current_task();
-    thread->key.process = process_key(tgid, *execs);
-    thread->key.number = (u32)context[1] | compat_flag(task);
-    thread->key.site = site_of(task, regs, thread->key.process);
+/* Everything of a call but when it began. */
+INLINE void prepare_call(struct thread *thread, struct task_struct *task, struct pt_regs *regs, u64 process,
+                         u32 number) {
+    thread->key.process = process;
+    thread->key.number = number | compat_flag(task);
+    thread->key.site = site_of(task, regs, process);
     thread->arguments[0] = ARGUMENT_0(LOAD, regs);
     thread->arguments[1] = ARGUMENT_1(LOAD, regs);
     thread->faults_minor = task->min_flt;
@@ -127,6 +119,18 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     thread->sleeps_used = 0;
     thread->sleeps_dropped = 0;
     thread->slept = 0;
+}
+
+SECTION("tp_btf/sys_enter") int enter(u64 *context) {
+    u64 id = current_pid_tgid();
+    u32 tgid = id >> 32, tid = id;
+    u64 *execs = map_lookup(&targets, &tgid);
+    if (!execs) return 0;
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (!thread) thread = new_thread(tid, tgid, *execs);
+    if (!thread) return 0;
+    close_unfinished(tid, thread);
+    prepare_call(thread, current_task(), (void *)context[0], process_key(tgid, *execs), context[1]);
     /* Last, so that the time includes the call only; but before in_call, since a reader may copy meanwhile.
      */
     thread->start_ns = now_ns();
@@ -229,6 +233,26 @@ INLINE void store_last_record(struct thread *thread, u64 wall_ns, u64 minor, u64
     map_update(&last, &tid, record, UPDATE_ANY);
 }
 
+/*
+ * The end of a call whose beginning was not reported. A thread that has begun no call since it is observed
+ * ends the call it was in before, or the one that created it. Otherwise seccomp or a debugger refused the
+ * call before the event sys_enter, so it took no time.
+ */
+INLINE void leave_unseen(u64 *context, u32 tid, u32 tgid, u64 execs, struct thread *thread, u64 end_ns) {
+    if (thread && thread->start_ns) {
+        struct pt_regs *regs = (void *)context[0];
+        close_unfinished(tid, thread);
+        prepare_call(thread, current_task(), regs, process_key(tgid, execs), LOAD(regs, orig_ax, syscallno));
+        add_call(thread, 0, 0, 0, context[1], 1);
+        return;
+    }
+    if (!thread || !thread->unborn) count_lost(LOST_BEGUN_BEFORE);
+    if (!thread) thread = new_thread(tid, tgid, execs);
+    if (!thread) return;
+    thread->unborn = 0;
+    thread->start_ns = end_ns;
+}
+
 SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     u64 id = current_pid_tgid();
     u32 tgid = id >> 32, tid = id;
@@ -238,8 +262,7 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     u64 end_ns = now_ns();
     struct thread *thread = map_lookup(&threads, &tid);
     if (!thread || !thread->in_call) {
-        if (!thread || !thread->unborn) count_lost(LOST_BEGUN_BEFORE);
-        if (thread) thread->unborn = 0;
+        leave_unseen(context, tid, tgid, *execs, thread, end_ns);
         return 0;
     }
     close_unfinished(tid, thread);

@@ -40,18 +40,44 @@ impl Lost {
         *self == Lost::default()
     }
 
-    fn parts(&self) -> [(u64, &'static str); 10] {
+    /// What each number counts: one of it, and several.
+    fn parts(&self) -> [(u64, [&'static str; 2]); 10] {
+        let beyond = [
+            "call or sleep of a thread beyond the limit",
+            "calls and sleeps of threads beyond the limit",
+        ];
         [
-            (self.threads, "calls and sleeps of threads beyond the limit"),
-            (self.calls, "calls at sites beyond the limit"),
-            (self.sleeps, "sleeps at places beyond the limit"),
-            (self.stacks, "kernel stacks"),
-            (self.records, "records"),
-            (self.waiters, "waiters"),
-            (self.processes, "children"),
-            (self.names, "names of programs"),
-            (self.begun_before, "calls begun before the trace"),
-            (self.events, "events"),
+            (self.threads, beyond),
+            (
+                self.calls,
+                [
+                    "call at a site beyond the limit",
+                    "calls at sites beyond the limit",
+                ],
+            ),
+            (
+                self.sleeps,
+                [
+                    "sleep at a place beyond the limit",
+                    "sleeps at places beyond the limit",
+                ],
+            ),
+            (self.stacks, ["kernel stack", "kernel stacks"]),
+            (self.records, ["record", "records"]),
+            (self.waiters, ["waiter", "waiters"]),
+            (self.processes, ["child", "children"]),
+            (self.names, ["name of a program", "names of programs"]),
+            (
+                self.begun_before,
+                [
+                    "call begun before the trace",
+                    "calls begun before the trace",
+                ],
+            ),
+            (
+                self.events,
+                ["context switch or wakeup", "context switches or wakeups"],
+            ),
         ]
     }
 }
@@ -59,7 +85,8 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "not seen: ";
-        for (count, what) in self.parts().iter().filter(|(count, _)| *count > 0) {
+        for (count, [one, several]) in self.parts().iter().filter(|(count, _)| *count > 0) {
+            let what = if *count == 1 { one } else { several };
             write!(f, "{between}{count} {what}")?;
             between = ", ";
         }
@@ -67,5 +94,22 @@ impl fmt::Display for Lost {
             f.write_str("nothing was lost")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lost;
+
+    #[test]
+    fn one_of_a_kind_is_named_in_the_singular() {
+        let lost = Lost {
+            begun_before: 1,
+            events: 2,
+            ..Lost::default()
+        };
+        let text = "not seen: 1 call begun before the trace, 2 context switches or wakeups";
+        assert_eq!(lost.to_string(), text);
+        assert_eq!(Lost::default().to_string(), "nothing was lost");
     }
 }

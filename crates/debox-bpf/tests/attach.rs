@@ -338,6 +338,29 @@ fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
+fn calls_that_seccomp_refuses_are_counted_as_failed_when_no_beginning_was_reported() {
+    let test = "calls_that_seccomp_refuses_are_counted_as_failed_when_no_beginning_was_reported";
+    let mut sleeper = Sleeper::start("refused", 20);
+    let Some(attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    let refused: Vec<_> = of_call(&totals, None, "getpgid").collect();
+    let calls: u64 = refused.iter().map(|site| site.count).sum();
+    let errors: u64 = refused.iter().map(|site| site.errors).sum();
+    assert_eq!((calls, errors), (20, 20), "{refused:#?}");
+    assert!(
+        refused
+            .iter()
+            .all(|site| site.wall_ns == 0 && site.pid != sleeper.pid())
+    );
+    // Only the read in which the process waited for its start.
+    assert!(attach.lost().begun_before <= 1, "{}", attach.lost());
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
+#[test]
 fn call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not() {
     let test =
         "call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not";

@@ -8,14 +8,19 @@
  * another it looks into /proc/PID/task/TID/syscall until that one sleeps in the call in question.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -202,6 +207,27 @@ __attribute__((noinline)) static void make_calls(int count) {
     syscall(9999);
 }
 
+/* A child whose calls of getpgid are refused by a filter of its own. */
+static void be_refused(int count) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpgid, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof(steps) / sizeof(steps[0]), steps};
+    pid_t child = fork();
+    check(child >= 0, "fork");
+    if (child == 0) {
+        check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs");
+        check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "seccomp");
+        for (int call = 0; call < count; call++)
+            check(syscall(SYS_getpgid, 0) == -1 && errno == EPERM, "a refused call");
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+}
+
 int main(int count, char **words) {
     check(count >= 2, "usage: sleeper ROLE [COUNT]");
     const char *role = words[1];
@@ -233,6 +259,8 @@ int main(int count, char **words) {
         die_in_call();
     else if (!strcmp(role, "exec"))
         exec_in_thread(words[0]);
+    else if (!strcmp(role, "refused"))
+        be_refused(number);
     else if (!strcmp(role, "calls"))
         make_calls(number);
     check(write(1, "done\n", 5) == 5, "write");

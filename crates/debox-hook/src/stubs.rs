@@ -59,6 +59,7 @@ const fn failure(index: usize) -> Failure {
         F::posix_spawnp,
         F::clock_nanosleep,
         F::sigwait,
+        F::pthread_sigmask,
         F::getaddrinfo,
         F::pthread_mutex_lock,
         F::pthread_rwlock_rdlock,

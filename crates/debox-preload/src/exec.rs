@@ -359,9 +359,10 @@ impl Environment {
     ///
     /// `given` is a list of texts that ends with null, or null; `program` is a text.
     unsafe fn follow(&mut self, given: usize, program: usize) -> usize {
-        let (Some(config), Some(writer)) = (config(), process::current()) else {
+        let Some(config) = config() else {
             return given;
         };
+        let writer = process::current();
         let list = std::ptr::with_exposed_provenance::<*const c_char>(given);
         // SAFETY: the caller's promise.
         if let Some(variable) = unsafe { library(list) } {
@@ -370,12 +371,18 @@ impl Environment {
                 return given;
             }
             // It could leave no record. And behind a chroot the loader would print an error of its own into the program's.
-            // SAFETY: the caller's promise.
-            let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
-            writer.add_note(NoteKind::Unreachable, process::now_ns(), program);
+            if let Some(writer) = writer {
+                // SAFETY: the caller's promise.
+                let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
+                writer.add_note(NoteKind::Unreachable, process::now_ns(), program);
+            }
             // SAFETY: the caller's promise.
             return unsafe { self.leave_out(variable, list) }.unwrap_or(given);
         }
+        // A process without a file is in the file of its ancestor.
+        let Some(writer) = writer else {
+            return given;
+        };
         if config.follow.is_empty() {
             // SAFETY: the caller's promise.
             let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);

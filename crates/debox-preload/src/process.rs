@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use headway_debox::Debox;
 use headway_debox::collect::write::{Identity, Layout, Writer};
-use headway_debox::collect::{self, Ended};
+use headway_debox::collect::{self, Ended, NoteKind};
 use headway_debox_hook::thread::in_vfork_child;
 use headway_debox_hook::{raw, wipe_on_fork};
 use headway_os::ticks::Ticks;
@@ -72,6 +72,9 @@ pub fn writer() -> Option<Writer<'static>> {
             (shared.state).compare_exchange(NO_FILE, CREATING, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() {
             let made = config().and_then(|config| make(config, shared));
+            if made.is_none() {
+                report_untraced();
+            }
             let state = if made.is_some() { CREATED } else { FAILED };
             shared.state.store(state, Ordering::Release);
             return made;
@@ -135,6 +138,48 @@ pub fn current() -> Option<Writer<'static>> {
     // SAFETY: `make` mapped them with this layout, and they are never unmapped.
     let words = unsafe { std::slice::from_raw_parts(words, layout.words()) };
     Writer::resume(words, layout)
+}
+
+/// The head of the file of the last process in this one's line that has one: its own, or that of
+/// the ancestor by fork which could create it.
+static HEAD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// The head alone: no lanes, no log.
+const HEAD_LAYOUT: Layout = Layout {
+    lanes_max: 0,
+    log_words: 0,
+};
+
+/// Maps the head once more, for children that cannot create a file of their own. A child that can
+/// lets go of its ancestor's.
+fn share_head(file: &OwnedFd) {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let bytes = HEAD_LAYOUT.bytes();
+    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+    let mapped =
+        unsafe { rustix::mm::mmap(null_mut(), bytes, protection, MapFlags::SHARED, file, 0) };
+    let before = HEAD.swap(mapped.unwrap_or(null_mut()).cast(), Ordering::Relaxed);
+    if !before.is_null() {
+        // SAFETY: mapped by an ancestor with this length. Only the thread that creates the file
+        // uses it.
+        let _ = unsafe { rustix::mm::munmap(before.cast(), bytes) };
+    }
+}
+
+/// Says in the file of the ancestor that this child has none: behind a chroot, in another mount
+/// namespace or as another user it cannot create one.
+fn report_untraced() {
+    let head = HEAD.load(Ordering::Relaxed);
+    if head.is_null() {
+        return;
+    }
+    // SAFETY: `share_head` mapped them, and only a process that has a file unmaps them.
+    let words = unsafe { std::slice::from_raw_parts(head, HEAD_LAYOUT.words()) };
+    let mut name = image::link("/proc/self/exe");
+    name.extend(b" (a child)");
+    if let Some(ancestor) = Writer::resume(words, HEAD_LAYOUT) {
+        ancestor.add_note(NoteKind::Unreachable, kernel_ns(), &name);
+    }
 }
 
 /// Stores in the file how much is visible, once per process.
@@ -223,6 +268,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
         ticks_are_counter: ticks.is_counter(),
     };
     let writer = Writer::begin(words, layout, &identity)?;
+    share_head(&file);
     modules::scan(&writer);
     shared
         .words

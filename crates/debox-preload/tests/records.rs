@@ -4,7 +4,7 @@ use crate::support;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use headway_debox::collect::{Collection, Ended};
+use headway_debox::collect::{Collection, Ended, NoteKind};
 use headway_debox::{Label, Symbols, TraceLevel};
 use headway_test_support::skip;
 
@@ -57,13 +57,17 @@ fn every_call_is_counted_once_when_a_program_makes_known_numbers() {
         ("openat", (72, 70)),
         ("mmap", (41, 0)),
         ("munmap", (40, 0)),
-        ("newfstatat", (30, 0)),
+        ("newfstatat", (35, 0)),
         ("socketpair", (1, 0)),
         ("sendto", (20, 0)),
         ("recvfrom", (20, 0)),
         ("lseek", (1, 0)),
         ("fadvise64", (3, 3)),
         ("getcwd", (1, 1)),
+        ("rt_sigprocmask", (8, 1)),
+        ("rt_sigaction", (8, 1)),
+        ("getpgrp", (1, 0)),
+        ("getgroups", (1, 0)),
     ] {
         assert_eq!(calls(process, name), expected, "{name}");
     }
@@ -74,6 +78,26 @@ fn every_call_is_counted_once_when_a_program_makes_known_numbers() {
     assert_eq!(process.ended, Some(Ended::Exit));
     assert_eq!(process.command, [program.to_str().expect("a name")]);
     assert_eq!(process.losses.calls_without_site, 0);
+}
+
+/// Needs: root: changes its root directory
+#[test]
+fn child_is_named_in_its_parents_file_when_it_cannot_create_one() {
+    let test = "child_is_named_in_its_parents_file_when_it_cannot_create_one";
+    let bench = Bench::new();
+    let program = bench.compile("rooted", &[]);
+    let root = bench.path().join("root");
+    std::fs::create_dir(&root).expect("a directory");
+    let output = bench.traced(&program).arg(&root).output();
+    let status = output.expect("it runs").status;
+    if status.code() == Some(77) {
+        return skip(test, "only root can change its root directory");
+    }
+    assert_eq!(status.code(), Some(4));
+    let processes = bench.processes(&program);
+    assert_eq!(processes.len(), 1);
+    let kinds: Vec<NoteKind> = processes[0].notes.iter().map(|note| note.kind).collect();
+    assert_eq!(kinds, [NoteKind::Unreachable], "{:?}", processes[0].notes);
 }
 
 #[test]

@@ -16,8 +16,8 @@
 //! Uncertainty for Massive Data Streams*, 2012.
 
 use crate::analysis::{Interval, Intervals};
-use crate::bucket;
 use crate::coarse::Coarse;
+use crate::histogram::Bucket;
 use crate::histogram::Histogram;
 
 use headway_base::random::{Draw, SplitMix64};
@@ -151,7 +151,7 @@ fn coarse(whole: &Histogram) -> Coarse {
     let mut coarse = Coarse::default();
     whole
         .buckets()
-        .for_each(|(bucket, count)| coarse.record_n(bucket::mid(bucket), count));
+        .for_each(|(bucket, count)| coarse.record_n(Bucket::mid(bucket), count));
     coarse
 }
 

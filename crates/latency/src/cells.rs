@@ -13,7 +13,7 @@
 //! it, so that a request is moved a logarithmic number of times. What does not fit into the packed
 //! form (a size from 2^47 bytes, a count from 2^32) is in a map beside it.
 
-use crate::bucket;
+use crate::histogram::Bucket;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -36,7 +36,7 @@ const BELOW_SIZE: u32 = 17;
 /// without a directory counts cells beside the loop.
 const RECENT_MAX: usize = 1 << 16;
 
-const _: () = assert!(bucket::BUCKETS <= 1 << (BELOW_SIZE - 1));
+const _: () = assert!(Bucket::COUNT <= 1 << (BELOW_SIZE - 1));
 
 impl Cell {
     /// A number with the order of the cells; `None` for a size that has no room.
@@ -84,7 +84,7 @@ impl Cells {
 
     /// Counts one request by its size and response time.
     pub fn record(&mut self, size_bytes: u64, latency_ns: u64, complete: bool) {
-        let bucket = bucket::of(latency_ns);
+        let bucket = Bucket::of(latency_ns);
         self.add(
             Cell {
                 size_bytes,
@@ -97,7 +97,7 @@ impl Cells {
 
     /// Adds `count` requests to a cell. Its bucket is one of [`bucket`].
     pub fn add(&mut self, cell: Cell, count: u64) {
-        debug_assert!((cell.bucket as usize) < bucket::BUCKETS);
+        debug_assert!((cell.bucket as usize) < Bucket::COUNT);
         match (cell.packed(), u32::try_from(count)) {
             (_, Ok(0)) => {}
             (Some(key), Ok(count)) => self.push(key, count),

@@ -3,18 +3,18 @@
 //! Percentiles are interpolated within a bucket, so they are continuous; that is what a picture
 //! over time and a bootstrap want, and why headline figures do not come from here.
 
-use crate::bucket;
+use headway_base::Octaves;
 
-/// How many bits of the fine bucket are dropped. 2^(10-3) buckets an octave are left.
-const DROPPED_BITS: u32 = 3;
+use crate::counts::Counts;
+
+const BITS: u32 = 7;
+
+type Bucket = Octaves<BITS>;
 
 /// Counts by coarse bucket, with the exact sum.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Coarse {
-    counts: Vec<u64>,
-    /// No bucket before it has a count; most of a run's latencies are within a few octaves.
-    first: usize,
-    count: u64,
+    counts: Counts<BITS>,
     sum_ns: f64,
 }
 
@@ -24,36 +24,13 @@ impl Coarse {
     }
 
     pub(crate) fn record_n(&mut self, ns: u64, n: u64) {
-        self.add_bucket((bucket::of(ns) >> DROPPED_BITS) as usize, n);
+        self.counts.add(Bucket::of(ns), n);
         self.sum_ns += ns as f64 * n as f64;
-    }
-
-    fn add_bucket(&mut self, bucket: usize, count: u64) {
-        if bucket >= self.counts.len() {
-            self.counts.resize(bucket + 1, 0);
-        }
-        self.first = if self.count == 0 {
-            bucket
-        } else {
-            self.first.min(bucket)
-        };
-        self.counts[bucket] += count;
-        self.count += count;
-    }
-
-    /// The buckets that are not empty, ascending, with their counts.
-    fn buckets(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let counts = self.counts[self.first.min(self.counts.len())..]
-            .iter()
-            .copied();
-        (self.first..).zip(counts).filter(|(_, count)| *count > 0)
     }
 
     /// Adds another histogram `times` over.
     pub(crate) fn add(&mut self, other: &Coarse, times: u64) {
-        for (bucket, count) in other.buckets() {
-            self.add_bucket(bucket, count * times);
-        }
+        self.counts.add_all(&other.counts, times);
         self.sum_ns += other.sum_ns * times as f64;
     }
 
@@ -61,26 +38,26 @@ impl Coarse {
     /// middle of each bucket.
     pub(crate) fn resample(&self, drawn: &mut Coarse, mut draw: impl FnMut(u64) -> u64) {
         drawn.clear();
-        for (bucket, count) in self.buckets() {
+        for (bucket, count) in self.counts.buckets() {
             let count = draw(count);
-            let (low, end) = bounds(bucket as u32);
-            drawn.add_bucket(bucket, count);
+            let (low, end) = bounds(bucket);
+            drawn.counts.add(bucket, count);
             drawn.sum_ns += f64::midpoint(low, end) * count as f64;
         }
     }
 
     /// Empties it and keeps its memory.
     pub(crate) fn clear(&mut self) {
-        self.counts.fill(0);
-        (self.count, self.sum_ns) = (0, 0.0);
+        self.counts.clear();
+        self.sum_ns = 0.0;
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.count
+        self.counts.total()
     }
 
     pub(crate) fn mean_ns(&self) -> f64 {
-        self.sum_ns / self.count as f64
+        self.sum_ns / self.count() as f64
     }
 
     /// Percentiles for ascending `percents`, in nanoseconds, in one walk over the buckets.
@@ -88,14 +65,14 @@ impl Coarse {
         let mut found = [0.0; N];
         let mut wanted = 0;
         let mut below = 0;
-        for (bucket, count) in self.buckets() {
+        for (bucket, count) in self.counts.buckets() {
             while wanted < N {
-                let rank = percents[wanted] / 100.0 * self.count as f64;
-                if (below + count) as f64 <= rank && below + count < self.count {
+                let rank = percents[wanted] / 100.0 * self.count() as f64;
+                if (below + count) as f64 <= rank && below + count < self.count() {
                     break;
                 }
                 let part = ((rank - below as f64) / count as f64).clamp(0.0, 1.0);
-                let (low, end) = bounds(bucket as u32);
+                let (low, end) = bounds(bucket);
                 found[wanted] = low + part * (end - low);
                 wanted += 1;
             }
@@ -107,9 +84,10 @@ impl Coarse {
 
 /// The latencies from which and up to which a coarse bucket reaches.
 fn bounds(bucket: u32) -> (f64, f64) {
-    let first = bucket << DROPPED_BITS;
-    let last = first + (1 << DROPPED_BITS) - 1;
-    (bucket::low(first) as f64, bucket::high(last) as f64 + 1.0)
+    (
+        Bucket::low(bucket) as f64,
+        Bucket::high(bucket) as f64 + 1.0,
+    )
 }
 
 #[cfg(test)]
@@ -142,7 +120,7 @@ mod tests {
             latencies.iter().for_each(|&ns| { once.record_ns(ns); twice.record_ns(ns); });
             latencies.iter().for_each(|&ns| twice.record_ns(ns));
             weighted.add(&once, 2);
-            prop_assert_eq!(weighted.buckets().collect::<Vec<_>>(), twice.buckets().collect::<Vec<_>>());
+            prop_assert_eq!(&weighted.counts, &twice.counts);
             prop_assert_eq!(weighted.mean_ns(), twice.mean_ns());
             weighted.clear();
             prop_assert_eq!(weighted.count(), 0);

@@ -4,9 +4,16 @@
 //! requests did not exceed. They are exact to a bucket (0.1 %), and merging histograms gives the
 //! percentiles of all requests together, which merging percentiles never does.
 
-use crate::bucket;
+use headway_base::Octaves;
 
-/// Latencies in nanoseconds, by bucket of [`bucket`].
+use crate::counts::Counts;
+
+const BITS: u32 = 10;
+
+/// The buckets of a [`Histogram`]: 0.1 % wide, and one nanosecond below 2048.
+pub type Bucket = Octaves<BITS>;
+
+/// Latencies in nanoseconds, by [`Bucket`].
 ///
 /// ```
 /// use headway_latency::Histogram;
@@ -18,9 +25,7 @@ use crate::bucket;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// As long as the largest bucket that was met.
-    counts: Vec<u64>,
-    count: u64,
+    counts: Counts<BITS>,
     sum_ns: u128,
     min_ns: u64,
     max_ns: u64,
@@ -35,7 +40,7 @@ impl Histogram {
     /// An empty histogram that needs no memory later for latencies up to `max_ns`.
     pub fn with_room(max_ns: u64) -> Histogram {
         Histogram {
-            counts: Vec::with_capacity(bucket::of(max_ns) as usize + 1),
+            counts: Counts::with_room(max_ns),
             ..Histogram::default()
         }
     }
@@ -50,45 +55,33 @@ impl Histogram {
         if n == 0 {
             return;
         }
-        let index = bucket::of(ns) as usize;
-        if index >= self.counts.len() {
-            self.counts.resize(index + 1, 0);
-        }
-        self.counts[index] += n;
-        self.min_ns = if self.count == 0 {
-            ns
-        } else {
-            self.min_ns.min(ns)
-        };
-        self.max_ns = self.max_ns.max(ns);
-        self.count += n;
+        self.widen(ns, ns);
+        self.counts.add(Bucket::of(ns), n);
         self.sum_ns += u128::from(ns) * u128::from(n);
     }
 
     /// Adds the requests of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
-        if other.count == 0 {
+        if other.count() == 0 {
             return;
         }
-        if other.counts.len() > self.counts.len() {
-            self.counts.resize(other.counts.len(), 0);
-        }
-        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
-            *count += more;
-        }
-        self.min_ns = if self.count == 0 {
-            other.min_ns
-        } else {
-            self.min_ns.min(other.min_ns)
-        };
-        self.max_ns = self.max_ns.max(other.max_ns);
-        self.count += other.count;
+        self.widen(other.min_ns, other.max_ns);
+        self.counts.add_all(&other.counts, 1);
         self.sum_ns += other.sum_ns;
+    }
+
+    /// Before the counts are added, so that the first one sets the smallest.
+    fn widen(&mut self, min_ns: u64, max_ns: u64) {
+        self.min_ns = match self.count() {
+            0 => min_ns,
+            _ => self.min_ns.min(min_ns),
+        };
+        self.max_ns = self.max_ns.max(max_ns);
     }
 
     /// How many latencies were counted.
     pub fn count(&self) -> u64 {
-        self.count
+        self.counts.total()
     }
 
     /// The smallest, exactly; 0 when empty.
@@ -103,22 +96,22 @@ impl Histogram {
 
     /// The mean, exactly; 0 when empty.
     pub fn mean_ns(&self) -> f64 {
-        if self.count == 0 {
+        if self.count() == 0 {
             return 0.0;
         }
-        self.sum_ns as f64 / self.count as f64
+        self.sum_ns as f64 / self.count() as f64
     }
 
     /// The percentile of the nearest rank, in nanoseconds; 0 when empty. `percent` is 0 to 100, so
     /// `99.9` is meant as it reads.
     pub fn percentile(&self, percent: f64) -> u64 {
-        let wanted = (percent / 100.0 * self.count as f64).ceil().max(1.0);
-        let rank = (wanted as u64).min(self.count);
+        let wanted = (percent / 100.0 * self.count() as f64).ceil().max(1.0);
+        let rank = (wanted as u64).min(self.count());
         let mut below = 0;
         for (index, count) in self.buckets() {
             below += count;
             if below >= rank {
-                return bucket::mid(index).clamp(self.min_ns, self.max_ns);
+                return Bucket::mid(index).clamp(self.min_ns, self.max_ns);
             }
         }
         self.max_ns
@@ -128,14 +121,13 @@ impl Histogram {
     pub fn count_within(&self, ns: u64) -> u64 {
         let within = self
             .buckets()
-            .take_while(|(index, _)| bucket::mid(*index) <= ns);
+            .take_while(|(index, _)| Bucket::mid(*index) <= ns);
         within.map(|(_, count)| count).sum()
     }
 
     /// The buckets that are not empty, ascending, with their counts.
     pub fn buckets(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let all = (0..).zip(self.counts.iter().copied());
-        all.filter(|(_, count)| *count > 0)
+        self.counts.buckets()
     }
 
     /// The cumulative distribution: latency in nanoseconds and the share of requests that did not
@@ -143,11 +135,11 @@ impl Histogram {
     /// [`Histogram::cdf_thinned`] for a picture.
     pub fn cdf(&self) -> Vec<(u64, f64)> {
         let mut below = 0;
-        let total = self.count as f64;
+        let total = self.count() as f64;
         self.buckets()
             .map(|(index, count)| {
                 below += count;
-                let latency = bucket::mid(index).clamp(self.min_ns, self.max_ns);
+                let latency = Bucket::mid(index).clamp(self.min_ns, self.max_ns);
                 (latency, below as f64 / total)
             })
             .collect()

@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod row;
-pub mod bucket;
+mod counts;
 pub mod histogram;
 pub mod cells;
 mod coarse;
@@ -26,7 +26,7 @@ pub mod run;
 pub use analysis::{Analysis, Analyzer};
 pub use cells::Cells;
 pub use headway_base::format;
-pub use histogram::Histogram;
+pub use histogram::{Bucket, Histogram};
 pub use row::{Outcome, Row};
 pub use run::{OpenError, Run, RunDescription, RunWriter, WriteError};
 pub use study::StudyResult;

@@ -8,8 +8,8 @@
 //! The deciles are Figures 3.10, 3.11 and 3.19: complete responses by latency, fastest first, cut
 //! into ten equal parts. Without service inversion each series would fill its own.
 
-use crate::bucket;
 use crate::cells::Cells;
+use crate::histogram::Bucket;
 use crate::histogram::Histogram;
 
 /// The largest size of each series but the last, in bytes.
@@ -36,7 +36,7 @@ pub fn histograms(cells: &Cells) -> [Histogram; 4] {
         let histogram = &mut histograms[series(cell.size_bytes)];
         histogram
             .get_or_insert_with(Histogram::new)
-            .record_n(bucket::mid(cell.bucket), count);
+            .record_n(Bucket::mid(cell.bucket), count);
     }
     histograms.map(Option::unwrap_or_default)
 }

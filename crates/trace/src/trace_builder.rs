@@ -373,7 +373,7 @@ impl<'a> TraceBuilder<'a> {
                 ),
                 NoteKind::Unreachable => format!(
                     "{path} was started where the preload library's file or the trace directory cannot be reached (chroot, \
-                     mount namespace or another user): it was not traced. Use --attach."
+                     mount namespace or another user): neither it nor what it started was traced. Use --attach."
                 ),
                 NoteKind::Architecture => format!(
                     "{path} is for another architecture than the preload library: it was not traced. Use --attach."

@@ -1,6 +1,7 @@
 /* Calls in exact numbers; the test knows them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -47,6 +48,19 @@ int main(void) {
     for (int i = 0; i < 3; i++)
         if (posix_fadvise(-1, 0, 0, POSIX_FADV_NORMAL) != EBADF) return 22;
     if (getcwd(bytes, 1) != NULL) return 23;
+    for (int i = 0; i < 5; i++)
+        if (fstat(zero, &status) < 0 || !S_ISCHR(status.st_mode)) return 24;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    for (int i = 0; i < 6; i++)
+        if (sigprocmask(SIG_BLOCK, &set, NULL) < 0) return 25;
+    if (pthread_sigmask(SIG_UNBLOCK, &set, NULL) != 0 || pthread_sigmask(-1, &set, NULL) != EINVAL) return 26;
+    struct sigaction action = {.sa_handler = SIG_IGN};
+    for (int i = 0; i < 7; i++)
+        if (sigaction(SIGUSR1, &action, NULL) < 0) return 27;
+    if (sigaction(SIGKILL, &action, NULL) != -1 || errno != EINVAL) return 28;
+    if (getpgrp() <= 0 || getgroups(0, NULL) < 0) return 29;
     puts("done");
     return 0;
 }

@@ -4,7 +4,8 @@
 //! Histograms with fixed buckets can be added up across threads and processes; percentiles cannot.
 //!
 //! Not the histogram of `headway-latency`, which grows: these buckets are a part of the record's
-//! format, so that a traced thread counts in shared memory and never allocates.
+//! format, so that a traced thread counts in shared memory and never allocates. What both have in
+//! common is which bucket a length falls into, [`headway_base::Octaves`].
 
 use std::fmt;
 
@@ -13,8 +14,10 @@ use serde::Serialize;
 /// From below 32 ns to above 103 s.
 pub(super) const BUCKETS: usize = 128;
 
-/// The octave of the first bucket that is not "less": 2⁵ ns.
-const FIRST_OCTAVE: u32 = 5;
+type Octaves = headway_base::Octaves<2>;
+
+/// The bucket below the first one that is not "less": up to 2⁵ ns.
+const LESS: u32 = Octaves::of(1 << 5) - 1;
 
 /// A histogram of nanoseconds.
 #[derive(Clone, PartialEq, Eq, Serialize)]
@@ -25,22 +28,15 @@ pub struct Histogram {
 /// The bucket a length falls into.
 #[inline]
 pub(super) fn bucket(ns: u64) -> usize {
-    if ns < 1 << FIRST_OCTAVE {
-        return 0;
-    }
-    let octave = 63 - ns.leading_zeros();
-    let quarter = (ns >> (octave - 2)) & 3;
-    let index = ((octave - FIRST_OCTAVE) * 4) as usize + quarter as usize + 1;
-    index.min(BUCKETS - 1)
+    (Octaves::of(ns).saturating_sub(LESS) as usize).min(BUCKETS - 1)
 }
 
 /// The smallest length of a bucket.
 const fn low_ns(bucket: usize) -> u64 {
-    if bucket == 0 {
-        return 0;
+    match bucket {
+        0 => 0,
+        _ => Octaves::low(bucket as u32 + LESS),
     }
-    let octave = FIRST_OCTAVE as usize + (bucket - 1) / 4;
-    ((4 + (bucket - 1) % 4) as u64) << (octave - 2)
 }
 
 impl Default for Histogram {

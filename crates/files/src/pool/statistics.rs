@@ -1,6 +1,8 @@
 //! What the pool counts. Its histogram is as plain as it can be, because the server converts it to
 //! that of its metrics.
 
+use headway_base::Octaves;
+
 /// A histogram: bucket 0 counts zeros (for times, what is below 1 µs), bucket `i` values from
 /// 2^(i-1) to below 2^i, the last one everything larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,7 +18,7 @@ pub struct Log2Histogram {
 impl Log2Histogram {
     /// Count one value.
     pub fn record(&mut self, value: u64) {
-        let bucket = (u64::BITS - value.leading_zeros()) as usize;
+        let bucket = Octaves::<0>::of(value) as usize;
         self.buckets[bucket.min(31)] += 1;
         self.sum = self.sum.saturating_add(value);
         self.count += 1;

@@ -6,7 +6,7 @@ use crate::bootstrap;
 use crate::cells::Cells;
 use crate::coarse::Coarse;
 use crate::histogram::Histogram;
-use crate::{bucket, series};
+use crate::{Bucket, series};
 
 /// Points of a cumulative distribution.
 const CDF_POINTS: usize = 300;
@@ -149,7 +149,7 @@ fn grouped(cells: &Cells, key: impl Fn(u64) -> u64, most: usize) -> Option<Vec<S
         }
         let (group, histogram) = groups.last_mut()?;
         group.high_bytes = size;
-        histogram.record_n(bucket::mid(cell.bucket), count);
+        histogram.record_n(Bucket::mid(cell.bucket), count);
     }
     let figures = |(group, histogram): (SizeGroup, Histogram)| SizeGroup {
         requests: histogram.count(),

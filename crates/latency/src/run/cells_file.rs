@@ -6,8 +6,8 @@
 
 use super::directory::OpenError;
 use super::parquet_file::{self, Writer, read_required};
-use crate::bucket;
 use crate::cells::{Cell, Cells};
+use crate::histogram::Bucket;
 use parquet::column::reader::get_typed_column_reader;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::{BoolType, DataType, Int32Type, Int64Type};
@@ -80,8 +80,8 @@ fn write_column(column: &mut ColumnWriter<'_>, at: usize, cells: &[(Cell, u64)])
         ColumnWriter::Int64ColumnWriter(column) => {
             let values = match COLUMNS[at] {
                 "size_bytes" => longs(|(cell, _)| cell.size_bytes),
-                "low_ns" => longs(|(cell, _)| bucket::low(cell.bucket)),
-                "high_ns" => longs(|(cell, _)| bucket::high(cell.bucket)),
+                "low_ns" => longs(|(cell, _)| Bucket::low(cell.bucket)),
+                "high_ns" => longs(|(cell, _)| Bucket::high(cell.bucket)),
                 _ => longs(|(_, requests)| *requests),
             };
             column.write_batch(&values, None, None)?;
@@ -122,7 +122,7 @@ fn read_group(group: &dyn RowGroupReader, cells: &mut Cells) -> Result<()> {
     {
         let bucket = u32::try_from(bucket)
             .ok()
-            .filter(|bucket| (*bucket as usize) < bucket::BUCKETS);
+            .filter(|bucket| (*bucket as usize) < Bucket::COUNT);
         let bucket =
             bucket.ok_or_else(|| ParquetError::General("a bucket is out of range".into()))?;
         cells.add(

@@ -37,7 +37,8 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
 /// What a preloaded library cannot count in any program, and the way around it. How many calls that
 /// are is not known: of `ls -l` it is most of them.
 const LIBC_CALLS: &str = "Calls made inside libc (stdio, readdir, getaddrinfo, the loader) are counted only when they \
-                          sleep, and calls made past libc not at all. To count every call, use --attach (root).";
+                          sleep. Calls made past libc, or by a rare function of it (such as capset), are not counted. \
+                          To count every call, use --attach (root).";
 
 /// Distinct names of programs, the first few.
 fn program_names(trace: &Trace) -> String {

@@ -3,7 +3,7 @@
 use crate::cells::Cells;
 use crate::histogram::Histogram;
 use crate::row::{Outcome, Row};
-use crate::{bucket, inversion, series};
+use crate::{Bucket, inversion, series};
 use std::collections::HashMap;
 
 /// Requests of a span. Latency belongs to the span of the intended start, throughput to that of the
@@ -144,7 +144,7 @@ impl RunSegment {
         let met = self
             .cells
             .iter()
-            .filter(|(cell, _)| cell.complete && bucket::mid(cell.bucket) <= bound);
+            .filter(|(cell, _)| cell.complete && Bucket::mid(cell.bucket) <= bound);
         met.map(|(_, count)| count).sum::<u64>() as f64 / self.requests as f64
     }
 
