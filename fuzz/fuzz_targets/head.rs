@@ -2,6 +2,7 @@
 #![no_main]
 
 use headway_http::conditional::{Validators, evaluate, if_range_holds};
+use headway_http::etag::Tag;
 use headway_http::encoding::{Available, negotiate};
 use headway_http::range::{Ranges, ranges};
 use headway_http::target::{host_name, is_authority};
@@ -49,8 +50,12 @@ fn check_bytes(head: &[u8]) {
 
 fn check_stages(head: &Head<'_>) {
     let ours = Validators {
-        etag: b"\"a\"",
+        etag: Tag {
+            weak: false,
+            opaque: b"\"a\"",
+        },
         last_modified: 784_111_777,
+        is_date_strong: true,
     };
     evaluate(head.method, &head.conditions, &ours);
     head.if_range.map(|field| if_range_holds(field, &ours));

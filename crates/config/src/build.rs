@@ -87,6 +87,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         pin_max_bytes,
         small_file_max_bytes: files.small_file_bytes,
         send: value(&from.send).unwrap_or_default(),
+        etag: value(&from.etag).unwrap_or_default(),
         chunk_cache_max_bytes: files.chunk_cache_bytes,
         write_quantum_bytes: files.write_quantum_bytes,
         revalidate_ms: files.revalidate_ms,

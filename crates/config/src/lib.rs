@@ -31,6 +31,7 @@ mod strategy;
 mod accept;
 mod build;
 mod check;
+mod files;
 mod hosts;
 mod handlers;
 mod locations;
@@ -44,6 +45,7 @@ pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
+pub use files::EtagSource;
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
@@ -119,6 +121,8 @@ pub struct Config {
     pub small_file_max_bytes: u64,
     /// How larger files are checked for residency and sent.
     pub send: SendMethod,
+    /// What the entity tag of a file is made of.
+    pub etag: EtagSource,
     /// Memory for chunks of larger files per worker.
     pub chunk_cache_max_bytes: u64,
     /// Bytes one connection may send before others get a turn.

@@ -115,6 +115,7 @@ impl Config {
             Bytes(self.small_file_max_bytes)
         )?;
         writeln!(out, "send = \"{}\"", self.send)?;
+        writeln!(out, "etag = \"{}\"", self.etag)?;
         writeln!(
             out,
             "chunk-cache-max = \"{}\"",

@@ -14,7 +14,7 @@ use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
-use super::{EarlyReject, ListenerMode, LogFormat, SendMethod, Streams};
+use super::{EarlyReject, EtagSource, ListenerMode, LogFormat, SendMethod, Streams};
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
 
@@ -77,6 +77,12 @@ table! {
         /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
         /// CPU time, but a file that is rewritten in place changes in responses under way.
         send: SendMethod, Files, "copy", "\"sendfile\"";
+        /// What the ETag of a file is made of: mtime-size, inode or content.
+        ///
+        /// Servers behind one balancer need mtime-size and copies that keep the modification time, or
+        /// content: a checksum, for files up to small-file-max. inode tells files apart that have the
+        /// same size and time.
+        etag: EtagSource, Files, "mtime-size", "\"content\"";
         /// Value of the Server response header.
         server_header: String, Files, "Headway", "\"example\"";
         /// Omit the Server response header.

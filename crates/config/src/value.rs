@@ -11,7 +11,7 @@ use toml::de::{DeInteger, DeValue};
 use super::error::Findings;
 use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
-use super::{EarlyReject, ListenerMode, LogFormat, Streams};
+use super::{EarlyReject, EtagSource, ListenerMode, LogFormat, Streams};
 
 /// The description of a type of setting, for messages, help and the reference.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +196,7 @@ texts! {
     Helpers: "number, range or \"io_uring\"", "N|MIN-MAX|io_uring", "", TextOrNumber, "a number, a range such as \"1-16\", or \"io_uring\"";
     AcceptBatch: "number or \"auto\"", "N|auto", "", TextOrNumber, "a number or \"auto\"";
     ListenAddress: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
+    EtagSource: "choice", "mtime-size|inode|content", "", Text, "\"mtime-size\", \"inode\" or \"content\"";
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";

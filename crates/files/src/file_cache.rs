@@ -62,6 +62,9 @@ pub struct Entry<T> {
     pub checked_ms: Cell<u64>,
     /// When it was last asked for, or made.
     pub used_ms: Cell<u64>,
+    /// The latest time of which the answer is known to be true: a helper has looked up the path before its
+    /// answer came.
+    pub seen_ms: Cell<u64>,
     /// When the missing precompressed variants were last probed.
     pub absent_checked_ms: Cell<u64>,
     /// What the server has made of the answer.
@@ -80,6 +83,7 @@ impl<T> Entry<T> {
     /// Notes that the answer was found to be true once more.
     pub fn confirm(&self, absent: AbsentSiblings, now_ms: u64) {
         self.checked_ms.set(now_ms);
+        self.seen_ms.set(now_ms);
         if absent == AbsentSiblings::Probe {
             self.absent_checked_ms.set(now_ms);
         }
@@ -199,6 +203,7 @@ impl<T: CachedContents> FileCache<T> {
             answer,
             checked_ms,
             used_ms: Cell::new(now_ms),
+            seen_ms: Cell::new(now_ms),
             absent_checked_ms: Cell::new(now_ms),
             prepared: T::default(),
         });

@@ -419,7 +419,8 @@ impl Pool {
         let Some(job) = self.jobs.finish(reply.job()) else {
             return Err(Broken);
         };
-        self.statistics.service_us.record(micros(started.elapsed()));
+        let age = started.elapsed();
+        self.statistics.service_us.record(micros(age));
         let outcome = match descriptors {
             Some(files) => Arrived {
                 deferred: &self.deferred,
@@ -433,6 +434,7 @@ impl Pool {
         done.push(Done {
             outcome,
             waiters: job.waiters,
+            age,
         });
         Ok(())
     }
@@ -463,6 +465,7 @@ impl Pool {
             done.push(Done {
                 outcome: failed(key, Failure::GivenUp),
                 waiters,
+                age: Duration::ZERO,
             });
         }
     }

@@ -264,7 +264,12 @@ fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() 
         let repeated = next.message().is_some_and(|text| text.contains("job: 0"));
         match kind {
             CustomJob::Once => {
-                let [Done { outcome, waiters }] = &done[..] else {
+                let [
+                    Done {
+                        outcome, waiters, ..
+                    },
+                ] = &done[..]
+                else {
                     panic!("{done:?}")
                 };
                 let why = match outcome {
@@ -295,6 +300,7 @@ fn job_fails_when_sixteen_helpers_have_died_on_it() {
             Done {
                 outcome: Outcome::LookedUp { answer, .. },
                 waiters,
+                ..
             },
         ] = &done[..]
         {

@@ -13,6 +13,7 @@ use headway_gateway::proxy::{Forwarding, ProxyCodec};
 use headway_gateway::{Codec, HeadLimits, Request};
 use headway_http::conditional::{Validators, evaluate};
 use headway_http::encoding::{CodingSet, negotiate};
+use headway_http::etag::Tag;
 use headway_http::{Parsed, parse, path, range};
 use headway_test_support::skip;
 
@@ -116,8 +117,12 @@ fn counted(bytes: &[u8]) {
     };
     let found = path::normalise(target).is_ok();
     let validators = Validators {
-        etag: b"\"c\"",
+        etag: Tag {
+            weak: false,
+            opaque: b"\"c\"",
+        },
         last_modified: 0,
+        is_date_strong: true,
     };
     std::hint::black_box((found, evaluate(head.method, &head.conditions, &validators)));
     if let Some(accept) = &head.accept_encoding {

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use headway_http::conditional::{Validators, evaluate};
 use headway_http::encoding::{CodingSet, negotiate};
+use headway_http::etag::Tag;
 use headway_http::response::{HeadWriter, field_lines};
 use headway_http::{HeadLimits, Parsed, Status, Target, Version, parse, path};
 
@@ -79,8 +80,12 @@ fn read(bytes: &[u8], limits: &HeadLimits) {
 
 fn weigh(bytes: &[u8], limits: &HeadLimits) {
     let ours = Validators {
-        etag: b"\"1f-1f4-abc\"",
+        etag: Tag {
+            weak: false,
+            opaque: b"\"1f-1f4-abc\"",
+        },
         last_modified: 0,
+        is_date_strong: true,
     };
     if let Parsed::Complete(head) = parse(black_box(bytes), limits) {
         black_box(evaluate(head.method, &head.conditions, &ours));

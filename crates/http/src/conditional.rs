@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use crate::date;
-use crate::etag;
+use crate::etag::{self, Tag};
 use crate::fields::trim;
 use crate::head::Method;
 
@@ -38,10 +38,13 @@ impl Conditions<'_> {
 /// The validators of the current version.
 #[derive(Clone, Copy, Debug)]
 pub struct Validators<'v> {
-    /// The strong entity tag, with its quotes.
-    pub etag: &'v [u8],
-    /// The last modification in seconds since 1970, as sent in Last-Modified.
+    /// The entity tag.
+    pub etag: Tag<'v>,
+    /// The last modification in seconds since 1970.
     pub last_modified: i64,
+    /// Whether that second was over when the version was last checked. Until then the date stands for
+    /// any version that is written in the same second (RFC 9110 section 8.8.2.2).
+    pub is_date_strong: bool,
 }
 
 /// The result of evaluating preconditions.
@@ -62,7 +65,8 @@ pub enum PreconditionResult {
 /// use headway_http::{HeadLimits, Parsed, parse};
 /// let request = b"GET / HTTP/1.1\r\nHost: x\r\nIf-None-Match: \"v1\"\r\n\r\n";
 /// let Parsed::Complete(head) = parse(request, &HeadLimits::default()) else { panic!() };
-/// let current = Validators { etag: b"\"v1\"", last_modified: 0 };
+/// let etag = headway_http::etag::tags(b"\"v1\"").next().unwrap();
+/// let current = Validators { etag, last_modified: 0, is_date_strong: true };
 /// let result = evaluate(head.method, &head.conditions, &current);
 /// assert_eq!(result, PreconditionResult::NotModified);
 /// ```
@@ -87,7 +91,7 @@ pub fn evaluate(
 /// Steps 1 and 2: If-Match with strong comparison; If-Unmodified-Since only without it.
 fn is_expected_version(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bool {
     if let Some(list) = &conditions.if_match {
-        return is_any(list) || etag::tags(list).any(|tag| tag.matches_strongly(ours.etag));
+        return is_any(list) || etag::tags(list).any(|tag| tag.matches_strongly(&ours.etag));
     }
     match conditions.if_unmodified_since.and_then(date::parse) {
         Some(date) => ours.last_modified <= date,
@@ -98,7 +102,7 @@ fn is_expected_version(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bo
 /// Steps 3 and 4: If-None-Match with weak comparison; If-Modified-Since only without it.
 fn is_known_to_client(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bool {
     if let Some(list) = &conditions.if_none_match {
-        return is_any(list) || etag::tags(list).any(|tag| tag.matches_weakly(ours.etag));
+        return is_any(list) || etag::tags(list).any(|tag| tag.matches_weakly(&ours.etag));
     }
     match conditions.if_modified_since.and_then(date::parse) {
         Some(date) => ours.last_modified <= date,
@@ -114,12 +118,12 @@ fn is_any(list: &[u8]) -> bool {
 /// Whether If-Range matches the current version, so that a range completes what the client has.
 ///
 /// A tag is compared strongly and a date exactly; anything else does not match, and the whole file
-/// is sent. A date cannot distinguish two versions written within one second, so clients should
-/// send the tag (RFC 9110 section 13.1.5).
+/// is sent. So does a date that is no strong validator (RFC 9110 section 13.1.5).
 ///
 /// ```
 /// use headway_http::conditional::{Validators, if_range_matches};
-/// let current = Validators { etag: b"\"v1\"", last_modified: 784_111_777 };
+/// let etag = headway_http::etag::tags(b"\"v1\"").next().unwrap();
+/// let current = Validators { etag, last_modified: 784_111_777, is_date_strong: true };
 /// assert!(if_range_matches(b"\"v1\"", &current));
 /// assert!(if_range_matches(b"Sun, 06 Nov 1994 08:49:37 GMT", &current));
 /// assert!(!if_range_matches(b"W/\"v1\"", &current));
@@ -129,9 +133,9 @@ pub fn if_range_matches(if_range: &[u8], ours: &Validators<'_>) -> bool {
         [b'"', ..] | [b'W', b'/', ..] => {
             let mut tags = etag::tags(if_range);
             tags.next()
-                .is_some_and(|tag| tag.matches_strongly(ours.etag))
+                .is_some_and(|tag| tag.matches_strongly(&ours.etag))
                 && tags.next().is_none()
         }
-        _ => date::parse(if_range) == Some(ours.last_modified),
+        _ => ours.is_date_strong && date::parse(if_range) == Some(ours.last_modified),
     }
 }

@@ -1,64 +1,98 @@
-//! Entity tags: making a tag from a file's metadata, and parsing the tags of a client.
+//! Entity tags: making a tag from numbers that stand for a version, and parsing the tags of a client.
 //!
-//! A tag made here is strong and contains inode, size and modification time in hexadecimal. A file
-//! replaced by rename changes its inode even if size and time were copied. The limit of such a tag:
-//! a file rewritten in place, to the same size, within one tick of the kernel's file clock (some
-//! milliseconds) keeps its tag.
+//! A tag made here is strong until it is [weakened](Etag::weakened): it must be another one for every
+//! other content. Which numbers promise that, and when, is the caller's knowledge.
 //!
 //! Source: RFC 9110 section 8.8.3.
 
 use std::fmt;
 
-const TAG_BYTES_MAX: usize = 2 + 3 * 16 + 2;
+/// Numbers in a tag.
+const NUMBERS_MAX: usize = 3;
 
-/// A strong entity tag with its quotes, stored inline.
+/// `W/`, quotes, numbers of 16 digits with a hyphen before all but the first, a coding such as `-zstd`.
+const TAG_BYTES_MAX: usize = 2 + 2 + 17 * NUMBERS_MAX - 1 + 5;
+
+/// What marks a weak tag. It is always stored, and shown if the tag is weak.
+const WEAK: &[u8] = b"W/";
+
+/// An entity tag with its quotes, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Etag {
     bytes: [u8; TAG_BYTES_MAX],
     length: u8,
+    weak: bool,
 }
 
 impl Etag {
-    /// The tag of a file in one state.
-    ///
-    /// Use the same `inode` for every file if several machines serve copies of one tree, since
-    /// their inodes differ.
+    /// The strong tag of a version: at most three numbers in hexadecimal, and the content coding, since
+    /// a coded form of a resource needs a tag of its own.
     ///
     /// ```
     /// use headway_http::etag::Etag;
-    /// let tag = Etag::of_file(0x1f, 500, 0xabc);
-    /// assert_eq!(tag.as_bytes(), b"\"1f-1f4-abc\"");
+    /// assert_eq!(Etag::new(&[0xabc, 500], None).as_bytes(), b"\"abc-1f4\"");
+    /// assert_eq!(Etag::new(&[0xabc, 500], Some("br")).as_bytes(), b"\"abc-1f4-br\"");
     /// ```
-    pub fn of_file(inode: u64, size_bytes: u64, modified_ns: i64) -> Etag {
+    ///
+    /// # Panics
+    /// With more numbers, or a coding of more than four bytes.
+    pub fn new(numbers: &[u64], coding: Option<&str>) -> Etag {
         let mut tag = Etag {
             bytes: [0; TAG_BYTES_MAX],
             length: 0,
+            weak: false,
         };
-        tag.push(b'"');
-        tag.push_hex(inode);
-        tag.push(b'-');
-        tag.push_hex(size_bytes);
-        tag.push(b'-');
-        tag.push_hex(modified_ns as u64);
-        tag.push(b'"');
+        tag.push(WEAK);
+        tag.push(b"\"");
+        for (at, number) in numbers.iter().enumerate() {
+            if at > 0 {
+                tag.push(b"-");
+            }
+            tag.push_hex(*number);
+        }
+        if let Some(coding) = coding {
+            tag.push(b"-");
+            tag.push(coding.as_bytes());
+        }
+        tag.push(b"\"");
         tag
+    }
+
+    /// The tag as a weak one: the content may change without it.
+    ///
+    /// ```
+    /// use headway_http::etag::Etag;
+    /// assert_eq!(Etag::new(&[0xabc, 500], None).weakened().as_bytes(), b"W/\"abc-1f4\"");
+    /// ```
+    pub fn weakened(self) -> Etag {
+        Etag { weak: true, ..self }
     }
 
     /// The tag as written in an ETag field.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+        let start = if self.weak { 0 } else { WEAK.len() };
+        &self.bytes[start..usize::from(self.length)]
     }
 
-    fn push(&mut self, byte: u8) {
-        self.bytes[usize::from(self.length)] = byte;
-        self.length += 1;
+    /// The tag for comparisons with those of a client.
+    pub fn tag(&self) -> Tag<'_> {
+        Tag {
+            weak: self.weak,
+            opaque: &self.bytes[WEAK.len()..usize::from(self.length)],
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let start = usize::from(self.length);
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len() as u8;
     }
 
     fn push_hex(&mut self, number: u64) {
         let digits = (64 - number.leading_zeros()).div_ceil(4).max(1);
         for digit in (0..digits).rev() {
             let value = (number >> (4 * digit)) as usize & 0xf;
-            self.push(b"0123456789abcdef"[value]);
+            self.push(&b"0123456789abcdef"[value..=value]);
         }
     }
 }
@@ -75,7 +109,7 @@ impl fmt::Debug for Etag {
     }
 }
 
-/// A tag from a client's list.
+/// A tag: ours, or one from a client's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag<'b> {
     /// Whether the tag was marked `W/`.
@@ -85,14 +119,14 @@ pub struct Tag<'b> {
 }
 
 impl Tag<'_> {
-    /// Strong comparison with `strong_etag`, which must be strong.
-    pub fn matches_strongly(&self, strong_etag: &[u8]) -> bool {
-        !self.weak && self.opaque == strong_etag
+    /// Strong comparison: neither may be weak.
+    pub fn matches_strongly(&self, other: &Tag<'_>) -> bool {
+        !self.weak && !other.weak && self.opaque == other.opaque
     }
 
-    /// Weak comparison with `strong_etag`.
-    pub fn matches_weakly(&self, strong_etag: &[u8]) -> bool {
-        self.opaque == strong_etag
+    /// Weak comparison: either may be weak.
+    pub fn matches_weakly(&self, other: &Tag<'_>) -> bool {
+        self.opaque == other.opaque
     }
 }
 
@@ -102,7 +136,7 @@ impl Tag<'_> {
 /// ```
 /// let tags: Vec<_> = headway_http::etag::tags(b"\"a,b\", W/\"c\"").collect();
 /// assert_eq!(tags.len(), 2);
-/// assert!(tags[0].matches_strongly(b"\"a,b\"") && tags[1].weak);
+/// assert!(tags[0].opaque == b"\"a,b\"" && tags[1].weak);
 /// ```
 pub fn tags(list: &[u8]) -> Tags<'_> {
     Tags { rest: list }
@@ -155,24 +189,37 @@ mod tests {
 
     #[test]
     fn etag_fits_its_buffer_for_the_largest_and_smallest_numbers() {
-        assert_eq!(Etag::of_file(0, 0, 0).as_bytes(), b"\"0-0-0\"");
-        let longest = Etag::of_file(u64::MAX, u64::MAX, -1);
+        assert_eq!(Etag::new(&[0], None).as_bytes(), b"\"0\"");
+        let longest = Etag::new(&[u64::MAX; NUMBERS_MAX], Some("zstd")).weakened();
         assert_eq!(longest.as_bytes().len(), TAG_BYTES_MAX);
         assert_eq!(
-            Etag::of_file(0x1f, 500, 0xabc).as_bytes(),
+            Etag::new(&[0x1f, 500, 0xabc], None).as_bytes(),
             b"\"1f-1f4-abc\""
         );
     }
 
     #[test]
-    fn etag_differs_when_inode_size_or_time_differ() {
-        let tag = Etag::of_file(1, 2, 3);
+    fn etag_differs_when_a_number_or_the_coding_differs() {
+        let tag = Etag::new(&[1, 2, 3], None);
         for other in [
-            Etag::of_file(9, 2, 3),
-            Etag::of_file(1, 9, 3),
-            Etag::of_file(1, 2, 9),
+            Etag::new(&[9, 2, 3], None),
+            Etag::new(&[1, 9, 3], None),
+            Etag::new(&[1, 2, 9], None),
+            Etag::new(&[1, 2, 3], Some("br")),
+            Etag::new(&[1, 23], None),
         ] {
-            assert_ne!(tag, other);
+            assert_ne!(tag.as_bytes(), other.as_bytes());
+        }
+    }
+
+    #[test]
+    fn tags_match_strongly_only_when_neither_is_weak() {
+        let strong = Etag::new(&[1], None);
+        let weak = strong.weakened();
+        assert!(strong.tag().matches_strongly(&strong.tag()));
+        for (one, other) in [(strong, weak), (weak, strong), (weak, weak)] {
+            assert!(!one.tag().matches_strongly(&other.tag()));
+            assert!(one.tag().matches_weakly(&other.tag()));
         }
     }
 

@@ -2,14 +2,19 @@
 //! request and the result for one fixed version.
 
 use headway_http::conditional::{PreconditionResult, Validators, evaluate, if_range_matches};
+use headway_http::etag::Tag;
 use headway_http::{Head, HeadLimits, Parsed, parse};
 
 use PreconditionResult::{NotModified, PreconditionFailed, Proceed};
 
 /// The current version: tag "a", modified at `SAME`.
 const OURS: Validators<'_> = Validators {
-    etag: b"\"a\"",
+    etag: Tag {
+        weak: false,
+        opaque: b"\"a\"",
+    },
     last_modified: 784_111_777,
+    is_date_strong: true,
 };
 const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -138,5 +143,20 @@ fn if_range_matches_only_the_same_strong_validator() {
             expected,
             "{field}"
         );
+    }
+}
+
+#[test]
+fn if_range_matches_neither_a_weak_tag_nor_a_weak_date() {
+    let ours = Validators {
+        etag: Tag {
+            weak: true,
+            ..OURS.etag
+        },
+        is_date_strong: false,
+        ..OURS
+    };
+    for field in ["\"a\"", "W/\"a\"", SAME] {
+        assert!(!if_range_matches(field.as_bytes(), &ours), "{field}");
     }
 }

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use headway_files::{OpenFile, RootId};
+use headway_http::etag::Etag;
 use headway_metrics::MethodLabel;
 
 pub use received::{Request, Requests};
@@ -65,9 +66,12 @@ pub struct CachedResponse {
     pub date_at: usize,
     /// The second that the date shows.
     pub date_second: i64,
-    /// The offset of the `Last-Modified` value and the file's time, if that was later than the date
-    /// when the response was built. The two are then set together.
-    pub future_modified: Option<(usize, i64)>,
+    /// The entity tag.
+    pub etag: Etag,
+    /// The offset of the `Last-Modified` value and the file's time, if that second was not over when
+    /// the file was last checked. The two dates are then set together, and the response is built again
+    /// once the file has been checked later.
+    pub unsettled: Option<(usize, i64)>,
     /// Accounts for the bytes until they are dropped.
     pub charge: Charge,
 }
@@ -98,10 +102,20 @@ impl CachedResponse {
     pub fn set_date(&mut self, second: i64, text: &[u8; 29]) {
         self.bytes[self.date_at..self.date_at + 29].copy_from_slice(text);
         self.date_second = second;
-        if let Some((at, modified)) = self.future_modified {
-            let shown = headway_http::date::format(modified.min(second));
-            self.bytes[at..at + 29].copy_from_slice(&shown);
+        if let Some((at, modified)) = self.unsettled {
+            let shown = unsettled_last_modified(modified, second);
+            self.bytes[at..at + 29].copy_from_slice(&headway_http::date::format(shown));
         }
+    }
+}
+
+/// The `Last-Modified` of a file whose second may not be over, so that it may be written once more
+/// with the same time: a second less. So the date of this version is never that of a later one.
+/// A time in the future is shown as now (RFC 9110 section 8.8.2.1).
+pub fn unsettled_last_modified(modified: i64, second: i64) -> i64 {
+    match modified > second {
+        true => second,
+        false => modified - 1,
     }
 }
 
@@ -380,7 +394,8 @@ mod tests {
             body_at: 0,
             date_at: 0,
             date_second: 0,
-            future_modified: None,
+            etag: Etag::new(&[1], None),
+            unsettled: None,
             charge: Charge::new(&Rc::default(), 0),
         };
         let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nDate: ...\r\n\r\nbody";
@@ -408,10 +423,11 @@ mod tests {
             body_at: 58,
             date_at: 0,
             date_second: 0,
-            future_modified: Some((29, 100)),
+            etag: Etag::new(&[1], None),
+            unsettled: Some((29, 100)),
             charge: Charge::new(&Rc::default(), 0),
         };
-        for (second, modified) in [(98, 98), (100, 100), (101, 100), (99, 99)] {
+        for (second, modified) in [(98, 98), (100, 99), (101, 99), (99, 99)] {
             content.set_date(second, &date(second));
             assert_eq!(content.bytes[..], [date(second), date(modified)].concat());
         }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use headway_config::EtagSource;
 use headway_files::{FoundFile, KnownFile, Meta, OpenFile};
 use headway_gateway::FieldList;
 use headway_http::conditional::{self, PreconditionResult, Validators};
@@ -13,7 +14,10 @@ use headway_http::etag::Etag;
 use headway_http::range::{Range, Ranges};
 use headway_http::response::HeadWriter;
 use headway_http::{Head, Method, OwnedHead, Status, Version};
-use headway_request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost};
+use headway_request::{
+    CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost, unsettled_last_modified,
+};
+use twox_hash::XxHash3_128;
 
 use super::handlers::accel_redirect;
 use super::{ResponseContext, byte_ranges, error};
@@ -26,6 +30,9 @@ pub struct Representation<'a> {
     pub variant: Variant,
     /// Whether the response depends on `Accept-Encoding` because precompressed files exist.
     pub varies: bool,
+    /// Whether the file was last checked after the second of its modification time, so that no other
+    /// version can have the same time.
+    pub settled: bool,
     /// The requested path, which selects the configured headers.
     pub path: &'a [u8],
     /// The name that determines the media type.
@@ -53,6 +60,14 @@ pub fn choose_variant(accept: Option<&[u8]>, found: &FoundFile) -> Variant {
         .map_or(0, |at| at + 1)
 }
 
+/// The file of a variant.
+pub fn variant_file(found: &FoundFile, variant: Variant) -> &KnownFile {
+    let sibling = variant
+        .checked_sub(1)
+        .and_then(|at| found.siblings[at].as_ref());
+    sibling.unwrap_or(&found.file)
+}
+
 /// Whether precompressed files exist.
 fn varies(found: &FoundFile) -> bool {
     found.siblings.iter().any(Option::is_some)
@@ -65,17 +80,16 @@ impl<'a> Representation<'a> {
         variant: Variant,
         host: &'a VirtualHost,
         path: &'a [u8],
+        settled: bool,
     ) -> Self {
-        let sibling = variant
-            .checked_sub(1)
-            .and_then(|at| found.siblings[at].as_ref());
         let index = found
             .index
             .and_then(|index| host.index.get(usize::from(index)));
         Self {
-            file: sibling.unwrap_or(&found.file),
+            file: variant_file(found, variant),
             variant,
             varies: varies(found),
+            settled,
             path,
             name: index.map_or(path, |name| name.as_bytes()),
             handed: None,
@@ -91,9 +105,7 @@ impl<'a> Representation<'a> {
         etag: &Etag,
         described: bool,
     ) -> HeadWriter<'o> {
-        // Never later than Date (RFC 9110, 8.8.2.1): a clock may have been set back, or the file
-        // come from a machine whose clock is ahead.
-        let modified = self.file.meta().modified.0.min(context.date.second);
+        let modified = self.last_modified(context);
         let writer = writer
             .field("Last-Modified", headway_http::date::format(modified))
             .field("ETag", etag.as_bytes())
@@ -105,10 +117,51 @@ impl<'a> Representation<'a> {
         context.settings.extra_fields(writer, self.path)
     }
 
+    /// Never later than Date (RFC 9110, 8.8.2.1): a clock may have been set back, or the file come from
+    /// a machine whose clock is ahead.
+    fn last_modified(&self, context: &ResponseContext<'_>) -> i64 {
+        let (modified, second) = (self.file.meta().modified.0, context.date.second);
+        match self.settled {
+            true => modified.min(second),
+            false => unsettled_last_modified(modified, second),
+        }
+    }
+
+    /// The tag by size and time, with the inode if that is configured. It is strong once the file is
+    /// settled: a later version has another time.
+    fn tag_of_meta(&self, context: &ResponseContext<'_>) -> Etag {
+        let meta = self.file.meta();
+        let numbers = [meta.inode, modified_ns(meta) as u64, meta.size];
+        let numbers = match context.settings.etag {
+            EtagSource::Inode => &numbers[..],
+            EtagSource::MtimeSize | EtagSource::Content => &numbers[1..],
+        };
+        let tag = Etag::new(numbers, self.coding());
+        match self.settled {
+            true => tag,
+            false => tag.weakened(),
+        }
+    }
+
+    /// The tag of a file whose content is at hand. A checksum is always strong.
+    fn tag_of_content(&self, context: &ResponseContext<'_>, body: &[u8]) -> Etag {
+        if context.settings.etag != EtagSource::Content {
+            return self.tag_of_meta(context);
+        }
+        let sum = XxHash3_128::oneshot(body);
+        Etag::new(&[(sum >> 64) as u64, sum as u64], self.coding())
+    }
+
+    /// The content coding of the variant. It is a part of the tag: with equal size and time a coded
+    /// form would otherwise have the tag of another one.
+    fn coding(&self) -> Option<&'static str> {
+        let at = self.variant.checked_sub(1)?;
+        Some(Coding::ALL[at].as_str())
+    }
+
     /// Writes the headers about the content, which `304` omits (RFC 9110, 15.4.5).
     pub(super) fn describe<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
-        let coding = self.variant.checked_sub(1).map(|at| Coding::ALL[at]);
-        writer.field_if_some("Content-Encoding", coding.map(Coding::as_str))
+        writer.field_if_some("Content-Encoding", self.coding())
     }
 
     pub(super) fn media<'r>(&'r self, context: &'r ResponseContext<'_>) -> Cow<'r, str> {
@@ -143,12 +196,6 @@ impl ContentSource {
     }
 }
 
-/// A strong validator: it changes with the inode, the size and the modification time in
-/// nanoseconds.
-fn entity_tag(meta: &Meta) -> Etag {
-    Etag::of_file(meta.inode, meta.size, modified_ns(meta))
-}
-
 pub(super) fn modified_ns(meta: &Meta) -> i64 {
     let (seconds, nanoseconds) = meta.modified;
     seconds
@@ -171,15 +218,15 @@ pub fn build_cached(
     body: &[u8],
     total: &Rc<Cell<u64>>,
 ) -> CachedResponse {
-    let etag = entity_tag(representation.file.meta());
+    let etag = representation.tag_of_content(context, body);
     let mut bytes = Vec::with_capacity(512 + body.len());
     bytes.resize(CachedResponse::LEAD_BYTES, b' ');
     whole_head(context, representation, &etag, &mut bytes);
     let value_at = |start: &[u8]| memchr::memmem::find(&bytes, start).map(|at| at + start.len());
     let date_at = value_at(b"\r\nDate: ").unwrap_or(0);
     let modified = representation.file.meta().modified.0;
-    let future_modified = value_at(b"\r\nLast-Modified: ")
-        .filter(|_| modified > context.date.second)
+    let unsettled = value_at(b"\r\nLast-Modified: ")
+        .filter(|_| !representation.settled)
         .map(|at| (at, modified));
     let body_at = bytes.len();
     bytes.extend_from_slice(body);
@@ -191,7 +238,8 @@ pub fn build_cached(
         body_at,
         date_at,
         date_second: context.date.second,
-        future_modified,
+        etag,
+        unsettled,
         charge,
     }
 }
@@ -221,10 +269,14 @@ pub fn file(
     host: &VirtualHost,
 ) -> Outgoing {
     let meta = representation.file.meta();
-    let etag = entity_tag(meta);
+    let etag = match source {
+        ContentSource::Cached(content) => content.etag,
+        ContentSource::File(_) => representation.tag_of_meta(context),
+    };
     let validators = Validators {
-        etag: etag.as_bytes(),
+        etag: etag.tag(),
         last_modified: meta.modified.0,
+        is_date_strong: representation.settled,
     };
     match conditional::evaluate(head.method, &head.conditions, &validators) {
         PreconditionResult::NotModified => return not_modified(context, representation, &etag),

@@ -21,7 +21,7 @@ mod response_cache;
 
 use std::rc::Rc;
 
-use headway_config::Config;
+use headway_config::{Config, EtagSource};
 use headway_files::OpenFile;
 use headway_http::media::MediaTypes;
 use headway_http::path::normalise;
@@ -31,7 +31,9 @@ use headway_request::{Outgoing, Piece};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 pub use error::error;
-pub use file::{ContentSource, Representation, build_cached, choose_variant, file, is_plain};
+pub use file::{
+    ContentSource, Representation, build_cached, choose_variant, file, is_plain, variant_file,
+};
 pub use response_cache::ResponseCache;
 
 /// Settings that all responses share, validated and formatted once.
@@ -40,6 +42,7 @@ pub struct ResponseSettings {
     /// Configured headers by path prefix, without the leading slash.
     extra_fields: Vec<(Vec<u8>, FieldLines)>,
     media: MediaTypes,
+    etag: EtagSource,
 }
 
 impl ResponseSettings {
@@ -55,6 +58,7 @@ impl ResponseSettings {
         Self {
             server: field_lines(config.server_header.iter().map(|value| ("Server", value))),
             extra_fields: extra_fields.collect(),
+            etag: config.etag,
             media: MediaTypes::new(
                 config
                     .mime_types

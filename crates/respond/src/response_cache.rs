@@ -127,6 +127,7 @@ impl EvictionEntry {
 #[cfg(test)]
 mod tests {
     use headway_files::{Answer, FileCache, FileCacheLimits, RootId};
+    use headway_http::etag::Etag;
 
     use super::*;
     use headway_request::{CachedResponses, Charge};
@@ -157,7 +158,8 @@ mod tests {
                 body_at: 0,
                 date_at: 0,
                 date_second: 0,
-                future_modified: None,
+                etag: Etag::new(&[1], None),
+                unsettled: None,
                 charge: Charge::new(self.cache.used_bytes(), bytes),
             })
         }

@@ -11,4 +11,5 @@ mod changing;
 mod dying;
 mod ring;
 mod slow;
+mod validators;
 pub mod tools;

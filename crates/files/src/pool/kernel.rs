@@ -44,11 +44,12 @@ impl Pool {
                 continue;
             };
             self.statistics.ring_jobs += 1;
-            let service_us = micros(finished.started.elapsed());
-            self.statistics.service_us.record(service_us);
+            let age = finished.started.elapsed();
+            self.statistics.service_us.record(micros(age));
             done.push(Done {
                 outcome: finished.outcome,
                 waiters: job.waiters,
+                age,
             });
         }
         self.gauges();

@@ -11,6 +11,7 @@ use crate::root::{RootId, Roots};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A finished job.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Done {
     pub outcome: Outcome,
     /// All waiters of the job; empty for a prefetch.
     pub waiters: Vec<u64>,
+    /// How long ago the job was started. What it has found may be as old.
+    pub age: Duration,
 }
 
 /// What came of a job.

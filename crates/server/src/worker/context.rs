@@ -13,12 +13,12 @@ use headway_config::Config;
 use headway_connection::{Connection, ConnectionTable, Next};
 use headway_control::{Control, FromWorker};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
-use headway_files::{Pool, Residency};
+use headway_files::{KnownFile, Pool, Residency};
 use headway_http::{Head, HeadLimits};
 use headway_lookup::{LookupContext, VirtualHosts};
 use headway_metrics::calls::{Call, Tracer};
 use headway_metrics::{Counters, Snapshot};
-use headway_request::{Request, Requests};
+use headway_request::{Entry, Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
 
@@ -37,6 +37,8 @@ pub(super) struct LoopContext {
     /// The time at the start of the iteration.
     pub now_ms: u64,
     pub date: Date,
+    /// The time of day at the start of the iteration, in milliseconds since the epoch.
+    pub unix_ms: i64,
     pub limits: HeadLimits,
     pub connections: ConnectionTable,
     pub deadlines: Deadlines,
@@ -81,10 +83,14 @@ pub(super) struct Opened {
 /// The precision of connection deadlines. A coarse tick keeps scans of the table rare.
 const DEADLINE_TICK: Duration = Duration::from_millis(256);
 
+/// The kernel's clock for files lags by up to a tick, which is 10 ms at the most (`CONFIG_HZ`).
+const FILE_CLOCK_TICK_MS: i64 = 10;
+
 impl LoopContext {
     /// The context of a worker that has opened these.
     pub fn new(config: Box<Config>, control: Control, opened: Opened) -> LoopContext {
         let clock = Clock::monotonic();
+        let unix_ms = unix_ms();
         LoopContext {
             control,
             events: opened.events,
@@ -92,7 +98,8 @@ impl LoopContext {
             counters: Counters::default(),
             now_ms: clock.now_ms(),
             clock,
-            date: Date::new(unix_second()),
+            date: Date::new(unix_ms.div_euclid(1000)),
+            unix_ms,
             limits: HeadLimits {
                 head_bytes_max: config.max_header_bytes,
                 target_bytes_max: config.max_target_bytes,
@@ -124,7 +131,8 @@ impl LoopContext {
     /// Reads the clocks, once per iteration.
     pub fn tick(&mut self) {
         self.now_ms = self.clock.now_ms();
-        let second = unix_second();
+        self.unix_ms = unix_ms();
+        let second = self.unix_ms.div_euclid(1000);
         if second != self.date.second {
             self.date = Date::new(second);
         }
@@ -161,6 +169,14 @@ impl LoopContext {
     pub fn set_timeout(&mut self, connection: &Connection, timeout_ms: u64) {
         self.deadlines
             .set(connection.slot(), self.now_ms + timeout_ms);
+    }
+
+    /// Whether the file of an entry was last checked after the second of its modification time. Before,
+    /// it may have been written again with the same time.
+    pub fn is_settled(&self, entry: &Entry, file: &KnownFile) -> bool {
+        let age_ms = self.now_ms.saturating_sub(entry.seen_ms.get());
+        let seen_ms = self.unix_ms.saturating_sub_unsigned(age_ms) - FILE_CLOCK_TICK_MS;
+        file.meta().modified.0 < seen_ms.div_euclid(1000)
     }
 
     /// Sends a message for the operator to the master, which prints it.
@@ -226,8 +242,8 @@ impl LoopContext {
     }
 }
 
-fn unix_second() -> i64 {
+fn unix_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs() as i64)
+        .map_or(0, |since| since.as_millis() as i64)
 }

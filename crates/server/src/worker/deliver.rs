@@ -5,6 +5,7 @@
 //! waits for it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use headway_connection::{Connection, Next, Phase};
 use headway_files::protocol::CustomResult;
@@ -34,8 +35,13 @@ pub(super) enum Delivery {
 }
 
 impl Router {
-    /// Stores the outcome of a job in its cache.
-    pub(super) fn store(&mut self, context: &mut LoopContext, outcome: Outcome) -> Delivery {
+    /// Stores the outcome of a job in its cache. `age`: since the job was started.
+    pub(super) fn store(
+        &mut self,
+        context: &mut LoopContext,
+        outcome: Outcome,
+        age: Duration,
+    ) -> Delivery {
         let lookup = &mut self.files.lookup;
         match outcome {
             Outcome::LookedUp {
@@ -43,10 +49,15 @@ impl Router {
                 path,
                 answer,
                 content,
-            } => Delivery::LookedUp(LookedUp {
-                entry: lookup.store(root, &path, answer, context.now_ms),
-                content: content.map(LoadedContent::Bytes),
-            }),
+            } => {
+                let entry = lookup.store(root, &path, answer, context.now_ms);
+                let age_ms = age.as_millis() as u64 + 1;
+                entry.seen_ms.set(context.now_ms.saturating_sub(age_ms));
+                Delivery::LookedUp(LookedUp {
+                    entry,
+                    content: content.map(LoadedContent::Bytes),
+                })
+            }
             Outcome::Touched { root, path } => {
                 Delivery::LookedUp(lookup.reopen(root, &path, context.lookup_context()).into())
             }

@@ -100,7 +100,7 @@ impl Worker {
 
     /// Delivers the result of a helper's job to the connections that wait for it.
     pub(super) fn on_job_done(&mut self, done: Done) {
-        let result = self.router.store(&mut self.context, done.outcome);
+        let result = self.router.store(&mut self.context, done.outcome, done.age);
         for waiter in done.waiters {
             let Some(slot) = self.context.connections.find(Token(waiter)) else {
                 continue;

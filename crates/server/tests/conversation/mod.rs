@@ -120,6 +120,8 @@ fn with_quick_start(config: String, preset: Option<&str>) -> String {
         ("response-cache-max", "\"4MiB\""),
         ("chunk-cache-max", "\"2MiB\""),
         ("defer-accept", "false"),
+        // Tells files of the same size and time apart.
+        ("etag", "\"inode\""),
     ];
     let caches = !matches!(preset, Some("accept1" | "cm"));
     let missing = settings

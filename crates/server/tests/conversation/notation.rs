@@ -2,7 +2,8 @@
 //!
 //! A line means its text and CR LF; a line that ends in one backslash means its text alone. `\n`,
 //! `\r`, `\t`, `\0`, `\xHH` and `\\` are bytes. Sent texts may contain `{N*TEXT}`, which repeats
-//! TEXT N times. Both sides know `{etag:NAME}`, the expected tag of the file. Received text is
+//! TEXT N times. Both sides know `{etag:NAME}`, the expected tag of the file with `etag = "inode"`,
+//! and `{etag:NAME:CODING}`, that of a precompressed file which is sent as a coding. Received text is
 //! written with `{date}` for a date of this minute, `{boundary}` for the announced multipart
 //! boundary, and `{file:NAME:START-END}` for long parts of a file, the end not included. Received
 //! bytes have exactly one notation, so two conversations are equal when their texts are.
@@ -73,9 +74,10 @@ impl Names {
     /// Returns `false` if the brace is an ordinary character.
     fn parse_name(&self, name: &str, bytes: &mut Vec<u8>) -> Result<bool, String> {
         if let Some(file) = name.strip_prefix("etag:") {
+            let (file, coding) = file.split_once(':').unwrap_or((file, ""));
             let known = self.files.iter().find(|(name, ..)| name == file);
             let (_, _, tag) = known.ok_or_else(|| format!("the tree has no file {file}"))?;
-            bytes.extend_from_slice(tag.as_bytes());
+            bytes.extend_from_slice(coded(tag, coding).as_bytes());
             return Ok(true);
         }
         let Some((count, text)) = name.split_once('*') else {
@@ -122,12 +124,15 @@ impl Names {
     ) -> Option<(String, usize)> {
         let rest = &bytes[at..];
         if rest[0] == b'"' {
-            let tagged = self
-                .files
-                .iter()
+            let known = self.files.iter().flat_map(|(name, _, tag)| {
+                ["", "br", "zstd", "gzip"].map(|coding| (name, coding, coded(tag, coding)))
+            });
+            let tagged = known
+                .into_iter()
                 .find(|(_, _, tag)| rest.starts_with(tag.as_bytes()));
-            if let Some((name, _, tag)) = tagged {
-                return Some((format!("{{etag:{name}}}"), tag.len()));
+            if let Some((name, coding, tag)) = tagged {
+                let colon = if coding.is_empty() { "" } else { ":" };
+                return Some((format!("{{etag:{name}{colon}{coding}}}"), tag.len()));
             }
         }
         let is_header = |line: &[u8]| bytes[..at].ends_with(line);
@@ -156,6 +161,14 @@ impl Names {
             format!("{{file:{name}:{start}-{}}}", start + length),
             length,
         ))
+    }
+}
+
+/// The tag of a file that is sent as a coding.
+fn coded(tag: &str, coding: &str) -> String {
+    match coding {
+        "" => tag.to_owned(),
+        coding => format!("{}-{coding}\"", tag.trim_end_matches('"')),
     }
 }
 

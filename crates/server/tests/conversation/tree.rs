@@ -82,7 +82,7 @@ impl Tree {
                 .filter(|metadata| metadata.is_file())?;
             let modified_ns = metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec();
             let tag = format!(
-                "\"{:x}-{:x}-{modified_ns:x}\"",
+                "\"{:x}-{modified_ns:x}-{:x}\"",
                 metadata.ino(),
                 metadata.size()
             );

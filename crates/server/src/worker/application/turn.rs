@@ -189,7 +189,8 @@ impl Turn<'_> {
             return Err(CacheMiss::Unreadable);
         };
         let hosts = self.context.hosts();
-        let representation = Representation::new(found, 0, hosts.get(root), path);
+        let settled = self.context.is_settled(entry, &found.file);
+        let representation = Representation::new(found, 0, hosts.get(root), path, settled);
         let size = representation.file.meta().size;
         if size <= self.context.config.small_file_max_bytes {
             entry.prepared.recently_used.set(true);

@@ -46,9 +46,17 @@ impl StaticFiles {
         loaded: Option<&LoadedContent>,
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
         let variant = representation.variant;
-        if let Some(content) = &*entry.prepared.responses[variant].borrow() {
+        let cached = entry.prepared.responses[variant].borrow().clone();
+        if let Some(content) = cached {
             context.counters.response_cache_hits += 1;
-            return Ok(content.clone());
+            if content.unsettled.is_none() || !representation.settled {
+                return Ok(content);
+            }
+            // Its date and tag can be trusted now.
+            let body = &content.bytes[content.body_at..];
+            let content = self.build_cached(context, representation, body);
+            self.response_cache.insert(entry, variant, &content);
+            return Ok(content);
         }
         let file = representation.file.open().ok_or(CacheMiss::Changed)?;
         let content = match loaded {

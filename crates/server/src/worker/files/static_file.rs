@@ -20,7 +20,7 @@ use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::{Answer, Failure, FoundFile};
 use headway_http::{Method, Status};
 use headway_request::{Entry, LookedUp, Piece, Request, Variant};
-use headway_respond::{ContentSource, Representation};
+use headway_respond::{ContentSource, Representation, variant_file};
 use headway_send::SendProgress;
 use rustix::io::Errno;
 
@@ -197,9 +197,11 @@ impl StaticFiles {
         let variant = headway_respond::choose_variant(request.head.accept_encoding(), found);
         entry.prepared.recently_used.set(true);
         let handed = request.accel_fields.clone();
+        let settled = context.is_settled(entry, variant_file(found, variant));
         let is_plain =
             handed.is_none() && headway_respond::is_plain(&request.head, connection.keep_alive);
         if is_plain
+            && !(settled && is_unsettled(entry, variant))
             && let Some(sent) = send_cached(context, connection, &request, entry, variant, input)
         {
             context.counters.response_cache_hits += 1;
@@ -207,7 +209,7 @@ impl StaticFiles {
         }
         let hosts = context.hosts();
         let host = hosts.get(request.virtual_host);
-        let mut representation = Representation::new(found, variant, host, request.path());
+        let mut representation = Representation::new(found, variant, host, request.path(), settled);
         let is_small = representation.file.meta().size <= context.config.small_file_max_bytes;
         let source = if is_small {
             let response = self.small_file(context, entry, &representation, content.as_ref());
@@ -240,6 +242,14 @@ impl StaticFiles {
             headway_respond::file(&response_context, &head, &representation, &source, host);
         Break(context.start_response(connection, request, response))
     }
+}
+
+/// Whether the cached response was built before the file was settled.
+fn is_unsettled(entry: &Entry, variant: Variant) -> bool {
+    let cached = entry.prepared.responses[variant].borrow();
+    cached
+        .as_ref()
+        .is_some_and(|cached| cached.unsettled.is_some())
 }
 
 /// Sends a cached response with one call: the hot path. `input` is what follows the request.
