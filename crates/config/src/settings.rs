@@ -306,6 +306,8 @@ table! {
         trust_forwarded: bool, Upstreams, "false", "true";
         /// Pass the client's Host header to the upstream. Only proxy.
         preserve_host: bool, Upstreams, "true", "false";
+        /// Pass paths with an escaped slash (%2F) to the upstream; otherwise they get 404. Only proxy.
+        escaped_slashes: bool, Upstreams, "true", "false";
     }
 }
 
