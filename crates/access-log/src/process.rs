@@ -214,14 +214,16 @@ impl LogProcess {
 
 #[expect(clippy::disallowed_methods, reason = "the log process may wait")]
 fn open(path: &Path) -> Result<OwnedFd, String> {
+    if let Some(stream) = standard_stream(path) {
+        // As it is: it may be a socket, which cannot be opened again, or a terminal of another user.
+        let duplicate = match stream {
+            StandardStream::Output => rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3),
+            StandardStream::Error => rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3),
+        };
+        return duplicate.map_err(|error| format!("{}: {error}", path.display()));
+    }
     // O_APPEND, so that truncation by log rotation leaves no hole. O_NOCTTY: it may be a terminal.
     // O_NONBLOCK: opening a FIFO without a reader would block forever, and the master with it.
-    // Standard output as it is: opening it again takes the right to, which a terminal of another
-    // user does not give.
-    if path == Path::new("/dev/stdout") {
-        let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3);
-        return output.map_err(|error| format!("standard output: {error}"));
-    }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::from_raw_mode(0o640));
     let file = opened.map_err(|error| match error {
@@ -234,6 +236,29 @@ fn open(path: &Path) -> Result<OwnedFd, String> {
     Ok(file)
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StandardStream {
+    Output,
+    Error,
+}
+
+/// The standard stream that a path names, possibly through symbolic links: images of containers
+/// link the paths of their log files to `/dev/stdout`.
+fn standard_stream(path: &Path) -> Option<StandardStream> {
+    let mut path = path.to_path_buf();
+    // The kernel follows as many links (path_resolution(7)).
+    for _ in 0..40 {
+        match path.to_str()? {
+            "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => return Some(StandardStream::Output),
+            "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => return Some(StandardStream::Error),
+            _ => {}
+        }
+        let target = std::fs::read_link(&path).ok()?;
+        path = path.parent()?.join(target);
+    }
+    None
+}
+
 /// Number of bytes written, and the error that prevented the rest.
 fn write_all(file: &OwnedFd, bytes: &[u8]) -> (usize, Option<Errno>) {
     let mut written = 0;
@@ -241,8 +266,62 @@ fn write_all(file: &OwnedFd, bytes: &[u8]) -> (usize, Option<Errno>) {
         match rustix::io::write(file.as_fd(), &bytes[written..]) {
             Ok(more) => written += more,
             Err(Errno::INTR) => {}
+            // A standard stream may be non-blocking, set so by another process which has it too.
+            Err(Errno::AGAIN) => {
+                let mut writable = [PollFd::new(file, PollFlags::OUT)];
+                if let Err(error) = poll(&mut writable, None)
+                    && error != Errno::INTR
+                {
+                    return (written, Some(error));
+                }
+            }
             Err(error) => return (written, Some(error)),
         }
     }
     (written, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standard_stream_is_recognised_through_links() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = |name: &str, target: &str| {
+            let path = directory.path().join(name);
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            path
+        };
+        let output = link("access.log", "/dev/stdout");
+        let error = link("error.log", "/dev/stderr");
+        let relative = link("again.log", "access.log");
+        let endless = link("endless", "endless");
+        let file = directory.path().join("file");
+        assert_eq!(standard_stream(&output), Some(StandardStream::Output));
+        assert_eq!(standard_stream(&relative), Some(StandardStream::Output));
+        assert_eq!(standard_stream(&error), Some(StandardStream::Error));
+        for other in [&endless, &file, Path::new("/dev/null"), directory.path()] {
+            assert_eq!(standard_stream(other), None, "{}", other.display());
+        }
+    }
+
+    #[test]
+    fn batch_is_written_whole_when_the_stream_is_non_blocking() {
+        let (reader, writer) = rustix::pipe::pipe_with(
+            rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC,
+        )
+        .unwrap();
+        rustix::fs::fcntl_setfl(&reader, OFlags::empty()).unwrap();
+        // More than a pipe holds (pipe(7)).
+        let batch = vec![b'a'; 1 << 20];
+        let reading = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut std::fs::File::from(reader), &mut bytes).unwrap();
+            bytes.len()
+        });
+        assert_eq!(write_all(&writer, &batch), (batch.len(), None));
+        drop(writer);
+        assert_eq!(reading.join().unwrap(), batch.len());
+    }
 }

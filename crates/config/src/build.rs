@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use headway_event::Mechanism;
 
@@ -13,7 +13,7 @@ use super::keys::Setting;
 use super::memory::Memory;
 use super::ranges::{number, size, span, time, value};
 use super::research::{Defaults, ResearchConfig};
-use super::settings::Settings;
+use super::settings::{STANDARD_OUTPUT, Settings};
 use super::units::Helpers;
 use super::{Account, Config, HelperBackend, LogConfig, headers, hosts, locations, memory};
 
@@ -483,7 +483,10 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
         return None;
     };
     let (path, position) = (item.get_ref(), Some(item.span()));
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let path = match path == Path::new(STANDARD_OUTPUT) {
+        true => PathBuf::from("/dev/stdout"),
+        false => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+    };
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     if path.is_dir() {
         to.environment_error(

@@ -159,6 +159,7 @@ pub(super) fn check_foreign_settings(
         ("upgrade-timeout", span(&own.upgrade_timeout)),
         ("trust-forwarded", span(&own.trust_forwarded)),
         ("preserve-host", span(&own.preserve_host)),
+        ("escaped-slashes", span(&own.escaped_slashes)),
     ];
     let of_cgi = [
         ("streams", span(&own.streams)),

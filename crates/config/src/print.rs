@@ -291,7 +291,8 @@ fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
     let idle = Millis(upstreams.upgrade_timeout_ms);
     writeln!(out, "upgrade-timeout = \"{idle}\"")?;
     writeln!(out, "trust-forwarded = {}", upstreams.trust_forwarded)?;
-    writeln!(out, "preserve-host = {}", upstreams.preserve_host)
+    writeln!(out, "preserve-host = {}", upstreams.preserve_host)?;
+    writeln!(out, "escaped-slashes = {}", upstreams.escaped_slashes)
 }
 
 impl Display for LogFormat {

@@ -26,6 +26,9 @@ pub fn from_command_line<T>(value: T) -> Spanned<T> {
     Spanned::new(COMMAND_LINE, value)
 }
 
+/// The value of `log` for standard output, which is no file of that name.
+pub(super) const STANDARD_OUTPUT: &str = "-";
+
 table! {
     /// All settings of `headway serve`. A field is named after its key.
     Settings, "" {
@@ -183,7 +186,7 @@ table! {
         /// Jobs that may wait for a helper per worker; beyond this, new requests get 503.
         helper_queue_max: usize, Helpers, "4096", "1024";
 
-        /// Write an access log to this file.
+        /// Write an access log to this file, or to standard output: -.
         ///
         /// SIGHUP reopens it.
         log: PathBuf, Logs, "no log", "\"/var/log/headway/access.log\"";
@@ -315,6 +318,8 @@ table! {
         trust_forwarded: bool, Upstreams, "false", "true";
         /// Pass the client's Host header to the upstream. Only proxy.
         preserve_host: bool, Upstreams, "true", "false";
+        /// Pass paths with an escaped slash (%2F) to the upstream; otherwise they get 404. Only proxy.
+        escaped_slashes: bool, Upstreams, "true", "false";
     }
 }
 
@@ -445,7 +450,9 @@ impl Settings {
 }
 
 fn join(path: &mut Setting<PathBuf>, directory: &Path) {
-    if let Some(path) = path {
+    if let Some(path) = path
+        && path.get_ref() != Path::new(STANDARD_OUTPUT)
+    {
         *path.get_mut() = directory.join(path.get_ref());
     }
 }

@@ -69,6 +69,8 @@ pub struct Upstreams {
     pub trust_forwarded: bool,
     /// Whether a proxied request keeps the `Host` header of its client.
     pub preserve_host: bool,
+    /// Whether a path with an escaped slash is passed on.
+    pub escaped_slashes: bool,
 }
 
 impl Upstreams {
@@ -143,6 +145,7 @@ pub(super) fn upstreams(
         authorization: value(&own.authorization).unwrap_or(false),
         trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
         preserve_host: value(&own.preserve_host).unwrap_or(true),
+        escaped_slashes: proxies && value(&own.escaped_slashes).unwrap_or(true),
     })
 }
 
@@ -279,6 +282,10 @@ mod tests {
             ),
             (
                 "fastcgi = \"127.0.0.1:1\"\nmax-upgrades = 1",
+                "only for proxy",
+            ),
+            (
+                "scgi = \"127.0.0.1:1\"\nescaped-slashes = true",
                 "only for proxy",
             ),
             (

@@ -3,8 +3,8 @@
 //! Strips the query, decodes percent-escapes once, removes `.`, `..` and empty segments *after*
 //! decoding, and keeps a final slash, which means a directory. Rejected are `..` above the root,
 //! NUL and control bytes, an escaped slash, and names that the kernel could not look up. An escaped
-//! slash would let a proxy in front see another path than the server. A backslash is an ordinary
-//! byte.
+//! slash would let a proxy in front see another path than the server; only for an upstream there are
+//! [`slash_readings`]. A backslash is an ordinary byte.
 //!
 //! This is the first check, not the only one: the kernel keeps symbolic links beneath the document
 //! root (`openat2`, `RESOLVE_BENEATH`).
@@ -145,11 +145,13 @@ const IS_PLAIN: [bool; 256] = {
 /// The part of a server that chose where a request goes saw the normal form. An upstream which got
 /// the path as received could resolve `/open/../internal` to another place than that. Only escapes
 /// of unreserved characters are decoded (RFC 3986 section 6.2.2.2): `%3B` and `;` may differ for an
-/// upstream. A path that needs no change is borrowed.
+/// upstream. An escaped slash stays one, but is rejected next to a dot segment. A path that needs no
+/// change is borrowed.
 ///
 /// ```
 /// use headway_http::path::escaped;
-/// assert_eq!(&*escaped(b"/a/../%62//c%3Bd?q=/..").unwrap(), b"/b/c%3Bd?q=/..");
+/// assert_eq!(&*escaped(b"/a/../%62//c%3Bd%2Fe?q=/..").unwrap(), b"/b/c%3Bd%2Fe?q=/..");
+/// assert!(escaped(b"/a%2F../b").is_err());
 /// ```
 pub fn escaped(target_path: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
     let path_bytes = memchr(b'?', target_path).unwrap_or(target_path.len());
@@ -162,10 +164,70 @@ pub fn escaped(target_path: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
     Ok(Cow::Owned([b"/", &*segments, query].concat()))
 }
 
+/// What a path with escaped slashes means to upstreams, which differ in that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlashReadings {
+    /// To an upstream that decodes the path first: an escaped slash separates segments.
+    pub separating: Path<'static>,
+    /// To one that splits it first, as RFC 3986 section 2.2 has it: an escaped slash is a part of its
+    /// segment. It is still escaped here.
+    pub joining: Vec<u8>,
+}
+
+/// Both readings of a path with escaped slashes. A server may pass it to an upstream if both belong
+/// there. They lead nowhere else, since a dot segment next to an escaped slash is rejected.
+///
+/// ```
+/// use headway_http::path::slash_readings;
+/// let readings = slash_readings(b"/projects/group%2Fname").unwrap();
+/// assert_eq!(&*readings.separating.bytes, b"projects/group/name");
+/// assert_eq!(readings.joining, b"projects/group%2Fname");
+/// assert!(slash_readings(b"/open/..%2Finternal").is_err());
+/// ```
+pub fn slash_readings(target_path: &[u8]) -> Result<SlashReadings, PathError> {
+    let path_bytes = memchr(b'?', target_path).unwrap_or(target_path.len());
+    let path = escaped(&target_path[..path_bytes])?;
+    let joining = join_segments(&path[1..], Escapes::SlashKept)?;
+    let decoded = slashes_decoded(&path);
+    let separating = normalise(&decoded)?;
+    Ok(SlashReadings {
+        separating: Path {
+            bytes: Cow::Owned(separating.bytes.into_owned()),
+            hidden: separating.hidden,
+            query: None,
+        },
+        joining,
+    })
+}
+
+fn slashes_decoded(path: &[u8]) -> Vec<u8> {
+    let (mut decoded, mut rest) = (Vec::with_capacity(path.len()), path);
+    while let Some(at) = memchr(b'%', rest) {
+        let (before, escape) = rest.split_at(at);
+        decoded.extend_from_slice(before);
+        let bytes = match escape {
+            [b'%', b'2', b'f' | b'F', ..] => {
+                decoded.push(b'/');
+                3
+            }
+            _ => {
+                decoded.push(b'%');
+                1
+            }
+        };
+        rest = &escape[bytes..];
+    }
+    decoded.extend_from_slice(rest);
+    decoded
+}
+
 /// What happens to percent-escapes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Escapes {
+    /// An escaped slash is an error.
     Decoded,
+    /// Decoded, except for slashes.
+    SlashKept,
     /// Only unreserved characters are decoded, so a dot is.
     Kept,
 }
@@ -205,19 +267,18 @@ fn join_segments(relative: &[u8], escapes: Escapes) -> Result<Vec<u8>, PathError
     Ok(bytes)
 }
 
-/// Appends a segment and returns its decoded length.
+/// Appends a segment and returns its decoded length. Escaped slashes divide it into parts, of which
+/// the longest counts.
 fn append_segment(raw: &[u8], escapes: Escapes, out: &mut Vec<u8>) -> Result<usize, PathError> {
-    let (mut rest, mut decoded_bytes) = (raw, 0);
+    let (mut rest, mut part_bytes, mut longest_bytes) = (raw, 0, 0);
+    let start = out.len();
+    let mut part_start = start;
     while let [first, tail @ ..] = rest {
         let before = rest;
         let byte = match (first, tail) {
             (b'%', [high, low, after @ ..]) => {
                 rest = after;
-                let byte = hex(*high)? << 4 | hex(*low)?;
-                if byte == b'/' {
-                    return Err(PathError::EncodedSlash);
-                }
-                byte
+                hex(*high)? << 4 | hex(*low)?
             }
             (b'%', _) => return Err(PathError::BadEscape),
             _ => {
@@ -228,14 +289,31 @@ fn append_segment(raw: &[u8], escapes: Escapes, out: &mut Vec<u8>) -> Result<usi
         match byte {
             0 => return Err(PathError::Nul),
             1..=0x1f | 0x7f => return Err(PathError::Control),
+            // `raw` has no other slash.
+            b'/' => {
+                if escapes == Escapes::Decoded || is_dots(&out[part_start..]) {
+                    return Err(PathError::EncodedSlash);
+                }
+                out.extend_from_slice(&before[..3]);
+                part_start = out.len();
+                (part_bytes, longest_bytes) = (0, longest_bytes.max(part_bytes));
+                continue;
+            }
             _ if escapes == Escapes::Kept && *first == b'%' && !is_unreserved(byte) => {
                 out.extend_from_slice(&before[..3]);
             }
             _ => out.push(byte),
         }
-        decoded_bytes += 1;
+        part_bytes += 1;
     }
-    Ok(decoded_bytes)
+    if part_start > start && is_dots(&out[part_start..]) {
+        return Err(PathError::EncodedSlash);
+    }
+    Ok(longest_bytes.max(part_bytes))
+}
+
+fn is_dots(part: &[u8]) -> bool {
+    matches!(part, b"." | b"..")
 }
 
 /// RFC 3986 section 2.3.

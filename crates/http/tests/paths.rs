@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use headway_http::path::{PathError, escaped, normalise};
+use headway_http::path::{PathError, escaped, normalise, slash_readings};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use proptest::prelude::*;
 
@@ -192,7 +192,8 @@ fn assert_escaped_form_is_equivalent(target: &[u8]) {
                 assert!(!dots && (!segment.is_empty() || segments.peek().is_none()));
             }
         }
-        (Err(PathError::TooLong), _) => {}
+        // Which of them an upstream may get is another question.
+        (Err(PathError::TooLong | PathError::EncodedSlash), _) => {}
         (Err(error), form) => assert_eq!(form, Err(error)),
         (path, form) => panic!("{path:?} {form:?}"),
     }
@@ -204,6 +205,87 @@ fn escaped_form_is_equivalent_to_the_normal_form() {
         assert_escaped_form_is_equivalent(target.as_bytes());
     }
     assert!(matches!(escaped(b"/a/b?c"), Ok(Cow::Borrowed(_))));
+}
+
+/// Both readings, or the error.
+fn readings(target: &[u8]) -> String {
+    match slash_readings(target) {
+        Ok(readings) => format!(
+            "{} | {}",
+            readings.separating.bytes.escape_ascii(),
+            readings.joining.escape_ascii()
+        ),
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+#[test]
+fn escaped_slash_has_two_readings() {
+    for (target, expected) in [
+        ("/a%2Fb", "a/b | a%2Fb"),
+        ("/a%2fb/c?d%2Fe", "a/b/c | a%2fb/c"),
+        ("/x/..//a%2Fb", "a/b | a%2Fb"),
+        ("/x%2Fy/../b%2F", "b/ | b%2F"),
+        ("/https:%2F%2Fa%20b", "https:/a b | https:%2F%2Fa b"),
+        ("/a%252Fb%2Fc", "a%2Fb/c | a%2Fb%2Fc"),
+        ("/%2F", " | %2F"),
+        ("/%2e%2Fa", "EncodedSlash"),
+        ("/a%2F..", "EncodedSlash"),
+        ("/a%2F.%2e%2Fb", "EncodedSlash"),
+        ("/a/..%2Fb", "EncodedSlash"),
+        ("/a%2F../b", "EncodedSlash"),
+        ("/%2F/../..", "Escapes"),
+        ("/a%2Fb%00", "Nul"),
+        ("/a%2Fb%2", "BadEscape"),
+    ] {
+        assert_eq!(readings(target.as_bytes()), expected, "{target}");
+    }
+    let long = |bytes| "a".repeat(bytes);
+    let both = format!("/{}%2F{}", long(255), long(255));
+    assert!(slash_readings(both.as_bytes()).is_ok());
+    let one = format!("/a%2F{}", long(256));
+    assert_eq!(slash_readings(one.as_bytes()), Err(PathError::NameTooLong));
+}
+
+/// An upstream finds one of the two readings, whatever it decodes before it resolves dots.
+fn assert_readings_are_what_upstreams_find(target: &[u8]) {
+    let (Ok(readings), Ok(form)) = (slash_readings(target), escaped(target)) else {
+        return;
+    };
+    let path = form.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let decoded = with_slashes(path, b"/");
+    let separating = normalise(&decoded).unwrap();
+    assert_eq!(separating.bytes, readings.separating.bytes);
+    for segment in decoded.split(|byte| *byte == b'/') {
+        assert!(
+            !matches!(segment, b"." | b".."),
+            "{}",
+            decoded.escape_ascii()
+        );
+    }
+    // With the slashes as letters of their segments, nothing is left to resolve.
+    let letters = with_slashes(path, b"%252F");
+    let joining = normalise(&letters).unwrap().bytes;
+    assert!(joining.eq_ignore_ascii_case(&readings.joining));
+}
+
+/// The path with another byte in place of each escaped slash.
+fn with_slashes(path: &[u8], other: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), path);
+    while let [first, tail @ ..] = rest {
+        (out, rest) = match rest {
+            [b'%', b'2', b'f' | b'F', after @ ..] => ([&out, other].concat(), after),
+            _ => ([&out[..], &[*first]].concat(), tail),
+        };
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn readings_are_what_upstreams_find(target in targets()) {
+        assert_readings_are_what_upstreams_find(&target);
+    }
 }
 
 proptest! {

@@ -107,6 +107,29 @@ fn log_is_reopened_on_sighup_after_it_was_renamed() {
 }
 
 #[test]
+fn log_goes_to_standard_output_when_that_is_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("access.log");
+    std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
+    for log in ["-", "/dev/stdout", link.to_str().unwrap()] {
+        // As under systemd: a socket cannot be opened by its name.
+        let (output, mut reader) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut program = program();
+        program.stdout(std::os::fd::OwnedFd::from(output));
+        let server = Server::start_hello(program, &["--log", log]);
+        server.get("/asked");
+        server.stop();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert!(
+            text.contains("\"GET /asked HTTP/1.1\" 404"),
+            "{log}: {text}"
+        );
+        assert!(!std::path::Path::new("-").exists());
+    }
+}
+
+#[test]
 fn malformed_requests_are_logged_with_their_line_and_counted_by_reason() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");

@@ -128,18 +128,22 @@ fn long_response_header_passes_when_its_limit_allows() {
     }
 }
 
-#[test]
-fn upstream_gets_the_path_that_chose_the_location() {
-    let site = Site::new();
-    let upstream = FakeUpstream::new(|mut stream| {
+/// An upstream that responds with the request line which it got.
+fn echoing() -> FakeUpstream {
+    FakeUpstream::new(|mut stream| {
         while let Some(head) = read_head(&mut stream) {
             let line = head.lines().next().unwrap_or_default();
             let length = line.len();
             let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{line}");
             let _ = stream.write_all(response.as_bytes());
         }
-    });
-    let server = proxy(&site, &[&upstream.address], "");
+    })
+}
+
+#[test]
+fn upstream_gets_the_path_that_chose_the_location() {
+    let site = Site::new();
+    let server = proxy(&site, &[&echoing().address], "");
     for (target, line) in [
         ("/x/../app/20?q=..", "GET /app/20?q=.. HTTP/1.1"),
         ("//app//20", "GET /app/20 HTTP/1.1"),
@@ -150,6 +154,53 @@ fn upstream_gets_the_path_that_chose_the_location() {
     }
     assert_eq!(get(&server, "/app/../x").status, 404);
     assert_eq!(get(&server, "/app/../../x").status, 403);
+    is_well(&server);
+}
+
+#[test]
+fn escaped_slash_reaches_the_upstream_when_both_readings_belong_to_its_location() {
+    let (site, upstream) = (Site::new(), echoing());
+    let more = format!(
+        "[[location]]\nprefix = \"/app/admin/\"\nproxy = {:?}\n\
+         [[location]]\nprefix = \"/app/files/\"\nfiles = true\n\
+         [[location]]\nprefix = \"/app/inner/\"\ninternal = true\nproxy = {0:?}\n\
+         [[location]]\nprefix = \"/strict/\"\nescaped-slashes = false\nproxy = {0:?}\n",
+        upstream.address
+    );
+    let server = proxy(&site, &[&upstream.address], &more);
+    for (target, line) in [
+        (
+            "/app/group%2Fname/x?q=%2F",
+            "GET /app/group%2Fname/x?q=%2F HTTP/1.1",
+        ),
+        ("/app//@scope%2fname/../a%2Fb", "GET /app/a%2Fb HTTP/1.1"),
+        (
+            "/app/https:%2F%2Fx%20y",
+            "GET /app/https:%2F%2Fx%20y HTTP/1.1",
+        ),
+        ("/app/admin/a%2Fb", "GET /app/admin/a%2Fb HTTP/1.1"),
+    ] {
+        assert_eq!(get(&server, target).text(), line, "{target}");
+    }
+    for target in [
+        // An upstream that decodes first would find another path.
+        "/app/..%2Fx",
+        "/app/x%2F..%2F..%2Fy",
+        "/app/a%2F%2e/b",
+        // Its location depends on the reading.
+        "/app%2Fx",
+        "/app/admin%2Fx",
+        "/app/admin%2Fx/../y%2Fz/../../app/admin%2Fx",
+        "/app/inner%2Fx",
+        "/app/inner/x%2Fy",
+        "/app/files/x%2Fy",
+        "/app/files%2Fy",
+        "/app/x%2F.git",
+        "/strict/a%2Fb",
+        "/file.txt%2F",
+    ] {
+        assert_eq!(get(&server, target).status, 404, "{target}");
+    }
     is_well(&server);
 }
 

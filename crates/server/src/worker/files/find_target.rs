@@ -11,8 +11,8 @@ use headway_config::{HandlerConfig, PathMatch, Protocol};
 use headway_connection::{Connection, Delegate};
 use headway_files::{Answer, RootId, Waiter};
 use headway_gateway::cgi::ScriptSplit;
-use headway_http::path::Path;
-use headway_http::{Method, Status};
+use headway_http::path::{Path, PathError, SlashReadings, slash_readings};
+use headway_http::{self as http, Method, Status};
 use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
 use headway_respond::handlers::{Candidate, Route};
 
@@ -63,6 +63,10 @@ impl StaticFiles {
         let site = hosts.get(request.virtual_host);
         let path = match request.head.path() {
             Some(Ok(path)) if !path.hidden || site.dotfiles => path,
+            Some(Err(PathError::EncodedSlash)) => {
+                let program = StaticFiles::owner_despite_escaped_slash(context, site, request);
+                return Continue(program.map_or(Target::Files(None), Target::Program));
+            }
             _ => return Continue(Target::Files(None)),
         };
         let (last_component, looked_up) = looked_up.unzip();
@@ -114,6 +118,32 @@ impl StaticFiles {
             | HandlerConfig::Upstreams(_)
             | HandlerConfig::Application(_) => None,
         }
+    }
+
+    /// The upstream for a path with an escaped slash. Upstreams differ in what such a path means to
+    /// them, so both readings must belong to its location.
+    fn owner_despite_escaped_slash(
+        context: &LoopContext,
+        site: &VirtualHost,
+        request: &Request,
+    ) -> Option<ProgramName> {
+        let http::Target::Path(target) = request.head.head().target else {
+            return None;
+        };
+        let SlashReadings {
+            separating,
+            joining,
+        } = slash_readings(target).ok()?;
+        let route = context.routes.find(site, &separating.bytes)?;
+        let is_same = context.routes.find(site, &joining)?.number == route.number;
+        let allows = matches!(
+            &route.location.handler,
+            HandlerConfig::Upstreams(upstreams) if upstreams.escaped_slashes
+        );
+        let may_enter = !route.location.internal || request.redirects > 0;
+        let is_visible = !separating.hidden || site.dotfiles;
+        (is_same && allows && may_enter && is_visible)
+            .then(|| context.routes.application(route, site, &separating.bytes))
     }
 
     /// Looks up the shortest name that is a file.
