@@ -33,6 +33,10 @@
 //! has sent nothing more, or `open`, it answers one more request on it. [`conversation::notation`]
 //! says how bytes are written.
 //!
+//! Where `config` names `{upstream}`, the case has an upstream. Its steps: `forwarded`, it receives
+//! exactly these bytes; `reply`, it sends; `hangup`, it closes its connection, so that the server
+//! opens another one for the next `forwarded`. At the end it has received nothing more.
+//!
 //! `UPDATE_CONVERSATIONS=1` rewrites the expected bytes of every case: read the difference before
 //! you keep it. `CONVERSATION=AREA/CASE` runs one.
 
@@ -51,6 +55,7 @@ macro_rules! areas {
 }
 
 areas! {
+    gateway_forwards_messages_as_in_rfc_9110 = "gateway",
     request_bodies_are_skipped_or_rejected = "bodies",
     system_calls_stay_within_budget_for_cached_files = "budgets",
     preconditions_are_answered_as_in_rfc_9110 = "conditions",
