@@ -94,8 +94,19 @@ impl<'a> Representation<'a> {
         // Never later than Date (RFC 9110, 8.8.2.1): a clock may have been set back, or the file
         // come from a machine whose clock is ahead.
         let modified = self.file.meta().modified.0.min(context.date.second);
+        let writer = writer.field("Last-Modified", headway_http::date::format(modified));
+        self.required_fields(writer, context, etag, described)
+    }
+
+    /// Writes the headers that a 206 must have even if its client has the others (RFC 9110, 15.3.7).
+    pub(super) fn required_fields<'o>(
+        &self,
+        writer: HeadWriter<'o>,
+        context: &ResponseContext<'_>,
+        etag: &Etag,
+        described: bool,
+    ) -> HeadWriter<'o> {
         let writer = writer
-            .field("Last-Modified", headway_http::date::format(modified))
             .field("ETag", etag.as_bytes())
             .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
         let writer = match self.handed {
