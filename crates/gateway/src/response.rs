@@ -129,6 +129,11 @@ impl ResponseHead {
         self.status < 200 || self.status == 204 || self.status == 304
     }
 
+    /// Whether the response has a body to read, but none to pass on: a 205 (RFC 9110 section 15.3.6).
+    pub(crate) fn is_reset_content(&self) -> bool {
+        self.status == 205
+    }
+
     /// The protocols to name in `Upgrade`, which the client must know.
     pub fn required_upgrade(&self) -> Option<&[u8]> {
         (self.status == 426 && !self.upgrade.is_empty()).then_some(&self.upgrade)

@@ -257,7 +257,7 @@ fn request_target_is_forwarded_in_the_form_that_chose_the_location() {
 }
 
 #[test]
-fn connect_trace_and_max_forwards_zero_are_not_forwarded() {
+fn connect_trace_loops_and_max_forwards_zero_are_not_forwarded() {
     let refused = |bytes: &str, forwarding: &Forwarding<'_>| {
         codec(bytes.as_bytes(), forwarding, None).map(drop)
     };
@@ -276,6 +276,20 @@ fn connect_trace_and_max_forwards_zero_are_not_forwarded() {
         ),
         (
             "OPTIONS / HTTP/1.1\r\nHost: a\r\nMax-Forwards: 1\r\n\r\n",
+            Ok(()),
+        ),
+        (
+            &format!(
+                "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+                "Via: 1.0 Headway, 1.1 b\r\n".repeat(8)
+            ),
+            Err(Unforwardable::Loop),
+        ),
+        (
+            &format!(
+                "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+                "Via: 1.0 Headway, 1.1 b\r\n".repeat(7)
+            ),
             Ok(()),
         ),
     ] {

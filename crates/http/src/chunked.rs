@@ -97,9 +97,21 @@ enum State {
     SizeStart,
     /// After a digit.
     Size,
-    /// After a space between size and `;`, which senders must not write and recipients must accept.
-    SizeSpace,
-    Extension,
+    /// After white space before a `;`, which senders must not write and recipients must accept.
+    BeforeSemicolon,
+    /// After `;`, before the name.
+    ExtensionStart,
+    ExtensionName,
+    /// After white space behind a name: `=` or `;`.
+    ExtensionNameSpace,
+    /// After `=`.
+    ExtensionValueStart,
+    ExtensionValue,
+    ExtensionQuoted,
+    /// After a backslash inside quotes.
+    ExtensionEscape,
+    /// After the closing quote.
+    ExtensionQuotedEnd,
     SizeLf,
     Data,
     DataCr,
@@ -198,12 +210,18 @@ impl ChunkedDrain {
                 self.size_digit(byte)
             }
             (State::Size, b'\r') => Ok(State::SizeLf),
-            (State::Size | State::SizeSpace, b';') => self.extension(),
-            (State::Size | State::SizeSpace, b' ' | b'\t') => {
-                self.extension().map(|_| State::SizeSpace)
-            }
-            (State::Extension, b'\r') => Ok(State::SizeLf),
-            (State::Extension, b'\t' | b' '..=b'~' | 0x80..) => self.extension(),
+            (State::Size | State::BeforeSemicolon, _) => self.extension_ends(byte),
+            (
+                State::ExtensionStart
+                | State::ExtensionName
+                | State::ExtensionNameSpace
+                | State::ExtensionValueStart
+                | State::ExtensionValue
+                | State::ExtensionQuoted
+                | State::ExtensionEscape
+                | State::ExtensionQuotedEnd,
+                _,
+            ) => self.extension(byte),
             (State::SizeLf, b'\n') => self.chunk_start(),
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') => Ok(State::SizeStart),
@@ -246,11 +264,53 @@ impl ChunkedDrain {
         }
     }
 
-    fn extension(&mut self) -> Result<State, Failure> {
+    /// Reads on in an extension: a name, and perhaps a value (RFC 9112 section 7.1.1). No recipient needs
+    /// them, but two parties that disagree about what an invalid one is may disagree about where its
+    /// line ends.
+    fn extension(&mut self, byte: u8) -> Result<State, Failure> {
+        let is_token = IS_TOKEN[usize::from(byte)];
+        let next = match (self.state, byte) {
+            (State::ExtensionStart, b' ' | b'\t') => State::ExtensionStart,
+            (State::ExtensionStart | State::ExtensionName, _) if is_token => State::ExtensionName,
+            (State::ExtensionName | State::ExtensionNameSpace, b' ' | b'\t') => {
+                State::ExtensionNameSpace
+            }
+            (State::ExtensionName | State::ExtensionNameSpace, b'=') => State::ExtensionValueStart,
+            (State::ExtensionNameSpace, b';') => State::ExtensionStart,
+            (State::ExtensionValueStart, b' ' | b'\t') => State::ExtensionValueStart,
+            (State::ExtensionValueStart, b'"') => State::ExtensionQuoted,
+            (State::ExtensionValueStart | State::ExtensionValue, _) if is_token => {
+                State::ExtensionValue
+            }
+            (State::ExtensionQuoted, b'"') => State::ExtensionQuotedEnd,
+            (State::ExtensionQuoted, b'\\') => State::ExtensionEscape,
+            (State::ExtensionQuoted | State::ExtensionEscape, b'\t' | b' '..=b'~' | 0x80..) => {
+                State::ExtensionQuoted
+            }
+            (State::ExtensionName | State::ExtensionValue | State::ExtensionQuotedEnd, _) => {
+                return self.extension_ends(byte);
+            }
+            _ => return Err(Failure::Bad),
+        };
+        self.count_extension(next)
+    }
+
+    /// After a size or a whole extension: another extension, or the end of the line.
+    fn extension_ends(&mut self, byte: u8) -> Result<State, Failure> {
+        match (self.state, byte) {
+            (State::BeforeSemicolon, b'\r') => Err(Failure::Bad),
+            (_, b'\r') => Ok(State::SizeLf),
+            (_, b';') => self.count_extension(State::ExtensionStart),
+            (_, b' ' | b'\t') => self.count_extension(State::BeforeSemicolon),
+            _ => Err(Failure::Bad),
+        }
+    }
+
+    fn count_extension(&mut self, next: State) -> Result<State, Failure> {
         self.extension_bytes += 1;
         match self.extension_bytes > self.limits.extension_bytes_max {
             true => Err(Failure::TooLarge),
-            false => Ok(State::Extension),
+            false => Ok(next),
         }
     }
 

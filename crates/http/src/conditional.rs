@@ -88,6 +88,33 @@ pub fn evaluate(
     }
 }
 
+/// Evaluates preconditions for what exists but has neither tag nor date: no tag of a client is its
+/// own, and conditions by date are ignored (RFC 9110 sections 13.1.3 and 13.1.4).
+///
+/// ```
+/// use headway_http::conditional::{PreconditionResult, evaluate_without_validators};
+/// use headway_http::{HeadLimits, Parsed, parse};
+/// let request = b"GET / HTTP/1.1\r\nHost: x\r\nIf-Match: \"v1\"\r\n\r\n";
+/// let Parsed::Complete(head) = parse(request, &HeadLimits::default()) else { panic!() };
+/// let result = evaluate_without_validators(head.method, &head.conditions);
+/// assert_eq!(result, PreconditionResult::PreconditionFailed);
+/// ```
+pub fn evaluate_without_validators(
+    method: Method,
+    conditions: &Conditions<'_>,
+) -> PreconditionResult {
+    let (expected, known) = (&conditions.if_match, &conditions.if_none_match);
+    if !matches!(method, Method::Get | Method::Head) {
+        PreconditionResult::Proceed
+    } else if expected.as_ref().is_some_and(|list| !is_any(list)) {
+        PreconditionResult::PreconditionFailed
+    } else if known.as_ref().is_some_and(|list| is_any(list)) {
+        PreconditionResult::NotModified
+    } else {
+        PreconditionResult::Proceed
+    }
+}
+
 /// Steps 1 and 2: If-Match with strong comparison; If-Unmodified-Since only without it.
 fn is_expected_version(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bool {
     if let Some(list) = &conditions.if_match {

@@ -295,8 +295,10 @@ fn read<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Result<Option<Head<'b>>, Re
     }
     match extent {
         HeadExtent::BareLf(_) => Err(Reject::bad("bare LF")),
-        _ if bytes.len() >= limits.head_bytes_max => Err(too_large("head too long")),
-        _ => Ok(None),
+        _ if bytes.len() < limits.head_bytes_max => Ok(None),
+        // All of it is a method, which is longer than any (RFC 9112 section 3).
+        _ if memchr(b' ', visible).is_none() => Err(unknown_method()),
+        _ => Err(too_large("head too long")),
     }
 }
 
@@ -378,6 +380,10 @@ struct SplitHead<'h, 'b> {
     version: Version,
     fields: &'h [httparse::Header<'b>],
     length: usize,
+}
+
+fn unknown_method() -> Reject {
+    Reject::closing(Status::NOT_IMPLEMENTED, "unknown method")
 }
 
 fn too_large(reason: &'static str) -> Reject {
@@ -494,8 +500,7 @@ fn interpret<'b>(
     request_line: &'b [u8],
     skipped: usize,
 ) -> Result<Head<'b>, Reject> {
-    let method = Method::from_token(head.method)
-        .ok_or(Reject::closing(Status::NOT_IMPLEMENTED, "unknown method"))?;
+    let method = Method::from_token(head.method).ok_or_else(unknown_method)?;
     let version = head.version;
     let (target, authority) = target::classify(method, head.target.as_bytes())
         .map_err(|reject| reject.about(RejectKind::Target))?;

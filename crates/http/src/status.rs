@@ -8,7 +8,7 @@
 //! assert_eq!(Status::from_code(206), Some(Status::PARTIAL_CONTENT));
 //! ```
 //!
-//! Source: RFC 9110 section 15, RFC 6585 (429, 431).
+//! Source: RFC 9110 section 15, RFC 6585 (429, 431), RFC 5842 (508).
 
 use std::fmt;
 
@@ -87,6 +87,7 @@ statuses! {
     SERVICE_UNAVAILABLE 503 "Service Unavailable";
     GATEWAY_TIMEOUT 504 "Gateway Timeout";
     HTTP_VERSION_NOT_SUPPORTED 505 "HTTP Version Not Supported";
+    LOOP_DETECTED 508 "Loop Detected";
 }
 
 impl Status {

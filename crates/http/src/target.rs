@@ -13,7 +13,7 @@
 //! Sources: RFC 9112 section 3.2, RFC 3986 section 3.2, RFC 9110 sections 4.2.4 (user information)
 //! and 7.4.
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memrchr};
 
 use crate::head::{Method, Reject};
 use crate::status::Status;
@@ -40,7 +40,7 @@ pub(crate) fn classify<'b>(
         return Err(Reject::bad("fragment in the target"));
     }
     if method == Method::Other("CONNECT") {
-        return match is_authority(raw) && memchr(b':', raw).is_some() {
+        return match is_authority(raw) && has_valid_port(raw) {
             true => Ok((Target::Authority(raw), None)),
             false => Err(Reject::bad("CONNECT without host and port")),
         };
@@ -152,6 +152,12 @@ fn is_registered_name(name: &[u8]) -> bool {
         }
     }
     !name.is_empty()
+}
+
+/// Whether an authority has a port to connect to (RFC 9110 section 9.3.6).
+fn has_valid_port(authority: &[u8]) -> bool {
+    let port = memrchr(b':', authority).map(|at| &authority[at + 1..]);
+    matches!(port.and_then(crate::fields::decimal), Some(1..=65_535))
 }
 
 /// Whether the bytes are empty or a port with its colon. An empty port is legal: `example.org:`

@@ -29,7 +29,8 @@ pub(super) fn requested_ranges(
     }
 }
 
-/// `206` with one range.
+/// `206` with one range. A client whose If-Range matches has the headers about the file from an earlier
+/// response, and gets those that are required (RFC 9110, 15.3.7).
 pub(super) fn single_range(
     context: &ResponseContext<'_>,
     representation: &Representation<'_>,
@@ -38,13 +39,19 @@ pub(super) fn single_range(
     range: Range,
 ) -> Outgoing {
     let mut bytes = Vec::with_capacity(512);
+    let media = (!context.completes).then(|| representation.media(context));
     let writer = context
         .begin(&mut bytes, Status::PARTIAL_CONTENT)
-        .field("Content-Type", &*representation.media(context))
+        .field_if_some("Content-Type", media.as_deref())
         .field_u64("Content-Length", range.length())
         .content_range(range, representation.file.meta().size);
-    let writer = representation.describe(writer);
-    representation.fields(writer, context, etag, true).end();
+    if context.completes {
+        representation.required_fields(writer, context, etag, false)
+    } else {
+        let writer = representation.describe(writer);
+        representation.fields(writer, context, etag, true)
+    }
+    .end();
     let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
     outgoing.push(source.piece(range));
     outgoing

@@ -105,9 +105,20 @@ impl<'a> Representation<'a> {
         etag: &Etag,
         described: bool,
     ) -> HeadWriter<'o> {
-        let modified = self.last_modified(context);
+        let modified = headway_http::date::format(self.last_modified(context));
+        let writer = writer.field("Last-Modified", modified);
+        self.required_fields(writer, context, etag, described)
+    }
+
+    /// Writes the headers that a 206 must have even if its client has the others (RFC 9110, 15.3.7).
+    pub(super) fn required_fields<'o>(
+        &self,
+        writer: HeadWriter<'o>,
+        context: &ResponseContext<'_>,
+        etag: &Etag,
+        described: bool,
+    ) -> HeadWriter<'o> {
         let writer = writer
-            .field("Last-Modified", headway_http::date::format(modified))
             .field("ETag", etag.as_bytes())
             .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
         let writer = match self.handed {

@@ -23,11 +23,12 @@ use std::rc::Rc;
 
 use headway_config::{Config, EtagSource};
 use headway_files::OpenFile;
+use headway_http::conditional::{self, PreconditionResult};
 use headway_http::media::MediaTypes;
 use headway_http::path::normalise;
 use headway_http::response::{FieldLines, HeadWriter, field_lines};
 use headway_http::{Head, Method, Status, Target, Version};
-use headway_request::{Outgoing, Piece};
+use headway_request::{Outgoing, Piece, VirtualHost};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 pub use error::error;
@@ -114,6 +115,10 @@ pub struct ResponseContext<'a> {
     pub target: Option<&'a [u8]>,
     /// The value of `Retry-After` in a 503, in seconds.
     pub retry_after_s: u64,
+    /// Whether the request has If-Range: a partial response completes an earlier one.
+    pub completes: bool,
+    /// The methods that `Allow` names.
+    pub allowed: &'static str,
 }
 
 /// `Retry-After` of an ordinary 503, in seconds. Most shortages are over by then.
@@ -137,8 +142,10 @@ impl<'a> ResponseContext<'a> {
             keep_alive,
             is_http10: head.version == Version::Http10,
             head_only: head.method == Method::Head,
+            completes: head.if_range.is_some(),
             target,
             retry_after_s: RETRY_AFTER_S,
+            allowed: FILE_METHODS,
         }
     }
 
@@ -154,8 +161,10 @@ impl<'a> ResponseContext<'a> {
             keep_alive: false,
             is_http10: false,
             head_only,
+            completes: false,
             target: None,
             retry_after_s: RETRY_AFTER_S,
+            allowed: FILE_METHODS,
         }
     }
 
@@ -224,21 +233,42 @@ pub fn redirect(context: &ResponseContext<'_>, path: &[u8], query: Option<&[u8]>
 }
 
 /// The methods that static files support.
-pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
+pub const FILE_METHODS: &str = "GET, HEAD, OPTIONS";
+
+/// The methods that handlers get.
+pub const HANDLER_METHODS: &str = "GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS";
 
 /// The response to `OPTIONS`.
 pub fn options(context: &ResponseContext<'_>) -> Outgoing {
     let mut head = Vec::with_capacity(192);
     let writer = context
         .begin(&mut head, Status::OK)
-        .field("Allow", ALLOWED)
+        .field("Allow", context.allowed)
         .field_u64("Content-Length", 0);
     context.extra_fields(writer).end();
     Outgoing::new(Status::OK.code(), head)
 }
 
-/// A directory listing that a helper has rendered.
-pub fn listing_page(context: &ResponseContext<'_>, page: Rc<OpenFile>) -> Outgoing {
+/// A directory listing that a helper has rendered. It has no validators, but it exists, which `*` in a
+/// precondition asks for.
+pub fn listing_page(
+    context: &ResponseContext<'_>,
+    head: &Head<'_>,
+    host: &VirtualHost,
+    page: Rc<OpenFile>,
+) -> Outgoing {
+    match conditional::evaluate_without_validators(head.method, &head.conditions) {
+        PreconditionResult::Proceed => {}
+        PreconditionResult::NotModified => {
+            let mut head = Vec::with_capacity(192);
+            let writer = context.begin(&mut head, Status::NOT_MODIFIED);
+            context.extra_fields(writer).end();
+            return Outgoing::new(Status::NOT_MODIFIED.code(), head);
+        }
+        PreconditionResult::PreconditionFailed => {
+            return error(context, Status::PRECONDITION_FAILED, Some(host), None);
+        }
+    }
     let size = page.meta().size;
     let mut head = Vec::with_capacity(256);
     let writer = context

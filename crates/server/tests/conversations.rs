@@ -33,6 +33,12 @@
 //! has sent nothing more, or `open`, it answers one more request on it. [`conversation::notation`]
 //! says how bytes are written.
 //!
+//! Where `config` names `{upstream}`, the case has an upstream. Its steps: `forwarded`, it receives
+//! exactly these bytes; `reply`, it sends; `hangup`, it closes its connection, so that the server
+//! opens another one for the next `forwarded`. At the end it has received nothing more.
+//!
+//! `docs/research/src/http-conformance.md` names cases by section of RFC 9110 and RFC 9112.
+//!
 //! `UPDATE_CONVERSATIONS=1` rewrites the expected bytes of every case: read the difference before
 //! you keep it. `CONVERSATION=AREA/CASE` runs one.
 
@@ -51,6 +57,7 @@ macro_rules! areas {
 }
 
 areas! {
+    gateway_forwards_messages_as_in_rfc_9110 = "gateway",
     request_bodies_are_skipped_or_rejected = "bodies",
     system_calls_stay_within_budget_for_cached_files = "budgets",
     preconditions_are_answered_as_in_rfc_9110 = "conditions",
@@ -82,4 +89,36 @@ fn every_directory_of_cases_has_a_test() {
         .collect();
     let run: BTreeSet<String> = AREAS.iter().map(|&area| area.to_owned()).collect();
     assert_eq!(on_disk, run);
+}
+
+/// The page with the demands of RFC 9110 and RFC 9112.
+const CONFORMANCE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/research/src/http-conformance.md"
+);
+
+#[test]
+fn every_demand_of_the_conformance_page_has_its_conversations() {
+    let page = std::fs::read_to_string(CONFORMANCE).expect("the page");
+    let rows = page.lines().filter(|line| {
+        line.strip_prefix("| ")
+            .is_some_and(|row| row.starts_with(|first: char| first.is_ascii_digit()))
+    });
+    let mut demands = 0;
+    for row in rows {
+        demands += 1;
+        let tests = row.trim_end_matches([' ', '|']).rsplit(" | ").next();
+        let names: Vec<&str> = tests
+            .unwrap_or_default()
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .collect();
+        assert!(!names.is_empty(), "no conversation: {row}");
+        for name in names {
+            let case = conversation::data().join(name).with_extension("http");
+            assert!(case.is_file(), "there is no conversation {name}: {row}");
+        }
+    }
+    assert!(demands > 150, "{demands} rows");
 }

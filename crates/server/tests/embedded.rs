@@ -99,6 +99,10 @@ impl Application for Answers {
         let check = |name: &'static str, waiting| Action::CheckFile(name.into(), Box::new(waiting));
         match verb {
             "echo" => echo(request),
+            "status" => Action::Respond(Response {
+                status: rest.parse().expect("a status"),
+                ..Response::plain(200, "content")
+            }),
             "fail" => Action::Fail(rest.parse().expect("a status")),
             "documents" => respond(documents(rest, false)),
             "edited" => respond(documents(rest, true)),
@@ -355,6 +359,17 @@ fn application_fails_with_the_status_that_it_names() {
         assert_eq!(text(&served, &format!("fail={status}")).0, status);
     }
     assert_eq!(text(&served, "fail=999").0, 500, "not a status");
+}
+
+#[test]
+fn response_has_no_content_and_no_length_when_its_status_has_none() {
+    let root = site();
+    let served = serve(&root);
+    for status in [204, 304] {
+        let answer = served.get(&format!("/probe/?status={status}"));
+        assert_eq!((answer.status, &answer.body[..]), (status, &b""[..]));
+        assert_eq!(answer.field("Content-Length"), None, "{status}");
+    }
 }
 
 #[test]

@@ -70,7 +70,12 @@ impl ResponseReader {
         }
     }
 
-    fn begin_body(&mut self, answer: ResponseAction) -> ResponseEvent<'static> {
+    fn begin_body(&mut self, mut answer: ResponseAction) -> ResponseEvent<'static> {
+        if let ResponseAction::Response(response) = &mut answer
+            && response.is_reset_content()
+        {
+            response.length = Some(0);
+        }
         self.state = CgiResponseState::Body(BodyMeter::new(&answer, self.head_only));
         ResponseEvent::Head(answer)
     }

@@ -141,7 +141,7 @@ impl ProxyCodec {
         };
         self.incoming = ResponseState::Body {
             body,
-            discards: head.response.accel_redirect.is_some(),
+            discards: head.response.accel_redirect.is_some() || head.response.is_reset_content(),
         };
         ResponseEvent::Head(ResponseAction::Response(head.response))
     }

@@ -16,6 +16,10 @@ use crate::fields::{NamedFields, is_hop_by_hop, write_field};
 use crate::proxy::forwarded;
 use crate::request::Request;
 
+/// How often `Via` may name this server. Its name is that of other servers of the kind, too, which may
+/// stand behind each other.
+const PASSES_MAX: usize = 8;
+
 /// What the server knows in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarding<'c> {
@@ -71,6 +75,9 @@ pub enum Unforwardable {
     /// OPTIONS with Max-Forwards 0 (RFC 9110 section 7.6.2): to be answered as the last recipient.
     #[error("Max-Forwards is 0")]
     MaxForwards,
+    /// The request has passed this server too often, so it goes in a circle (RFC 9110 section 7.6).
+    #[error("the request goes in a circle")]
+    Loop,
     /// The configured target is not a path that fits into a request line, or the received one has
     /// no normal form.
     #[error("the target for the upstream is not a path")]
@@ -92,6 +99,9 @@ pub fn write_request(
         return Err(Unforwardable::Method);
     }
     let forwards_left = max_forwards(request)?;
+    if goes_in_a_circle(request, forwarding.via) {
+        return Err(Unforwardable::Loop);
+    }
     let target = target(request, forwarding)?;
     out.extend_from_slice(head.method.as_str().as_bytes());
     out.push(b' ');
@@ -147,6 +157,17 @@ fn max_forwards(request: &Request<'_>) -> Result<Option<u64>, Unforwardable> {
         Some(0) => Err(Unforwardable::MaxForwards),
         forwards => Ok(forwards.map(|number| number - 1)),
     }
+}
+
+/// Whether `Via` names this server more often than a chain of servers with one name explains.
+fn goes_in_a_circle(request: &Request<'_>, via: &[u8]) -> bool {
+    let passes = request.values(b"via").flat_map(elements).filter(|element| {
+        let mut words = element.split(|byte| matches!(byte, b' ' | b'\t'));
+        words
+            .nth(1)
+            .is_some_and(|name| name.eq_ignore_ascii_case(via))
+    });
+    passes.count() >= PASSES_MAX
 }
 
 /// Writes the client's fields that are passed on, in the order received.
@@ -226,7 +247,8 @@ pub(super) fn upgrades(request: &Request<'_>, forwarding: &Forwarding<'_>, body:
 }
 
 /// Whether the request opens a WebSocket (RFC 6455 section 4.1): HTTP/1.1, GET, no body, `Upgrade`
-/// naming exactly that protocol, and `Connection` naming the field.
+/// naming exactly that protocol, and `Connection` naming the field. With an expectation the protocol
+/// stays, because a 100 would have to come before the 101 (RFC 9110 section 7.8).
 pub fn is_websocket(request: &Request<'_>) -> bool {
     let head = request.head;
     let mut protocols = request.values(b"upgrade").flat_map(elements);
@@ -238,6 +260,7 @@ pub fn is_websocket(request: &Request<'_>) -> bool {
         && head.method == Method::Get
         && head.framing == Framing::None
         && is_alone
+        && request.values(b"expect").next().is_none()
         && request
             .values(b"connection")
             .flat_map(elements)

@@ -186,6 +186,9 @@ impl PartialHead {
 
     fn end(mut self, request: RequestInfo) -> Result<Head, InvalidResponse> {
         let ending = self.ending(request)?;
+        if self.response.is_reset_content() {
+            self.response.length = Some(0);
+        }
         self.response.fields.remove_named(&self.named);
         // A 204 has no framing; if it has, a body may follow.
         let has_framing = self.transfer_encoding.is_some() || self.response.length > Some(0);

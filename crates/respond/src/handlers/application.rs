@@ -19,12 +19,13 @@ pub fn response(
     for (name, value) in fields {
         writer = writer.field(name, value);
     }
-    context
-        .extra_fields(writer.field_u64("Content-Length", length))
-        .end();
+    if !status.is_bodiless() {
+        writer = writer.field_u64("Content-Length", length);
+    }
+    context.extra_fields(writer).end();
     let mut outgoing = Outgoing::new(status.code(), head);
     let pieces = pieces.into_iter().filter(|piece| piece.bytes_left() > 0);
-    for piece in pieces.filter(|_| !context.head_only) {
+    for piece in pieces.filter(|_| !context.head_only && !status.is_bodiless()) {
         outgoing.push(piece);
     }
     outgoing

@@ -85,7 +85,8 @@ pub fn new_codec(
 fn status_of(why: Unforwardable) -> Status {
     match why {
         Unforwardable::Method => Status::METHOD_NOT_ALLOWED,
-        Unforwardable::MaxForwards => Status::NO_CONTENT,
+        Unforwardable::MaxForwards => Status::OK,
+        Unforwardable::Loop => Status::LOOP_DETECTED,
         Unforwardable::Target => Status::INTERNAL_SERVER_ERROR,
     }
 }

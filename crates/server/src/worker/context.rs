@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_accept::Reserve;
-use headway_config::Config;
+use headway_config::{Config, HandlerConfig};
 use headway_connection::{Connection, ConnectionTable, Next};
 use headway_control::{Control, FromWorker};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
@@ -208,6 +208,13 @@ impl LoopContext {
     /// The virtual hosts, shared so that one can be borrowed while the context is used.
     pub fn hosts(&self) -> Rc<VirtualHosts> {
         self.hosts.clone()
+    }
+
+    /// Whether a path belongs to a handler other than files.
+    pub fn is_for_handler(&self, request: &Request, path: &[u8]) -> bool {
+        let site = self.hosts.get(request.virtual_host);
+        let route = self.routes.find(site, path);
+        route.is_some_and(|route| !matches!(route.location.handler, HandlerConfig::Files))
     }
 
     /// The request with this header, which stands at the start of `received`.

@@ -290,6 +290,25 @@ impl LoopContext {
         self.start_response(connection, request, response)
     }
 
+    /// Answers a request for a handler which does not get it: `OPTIONS` with `Max-Forwards: 0` with 200,
+    /// a method that is not passed on with 405.
+    pub(super) fn answer_for_handler(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        status: Status,
+    ) -> Next {
+        let head = request.head.head();
+        let host = self.hosts.get(request.virtual_host);
+        let mut context = self.response_context(&head, connection);
+        context.allowed = headway_respond::HANDLER_METHODS;
+        let response = match status {
+            Status::OK => headway_respond::options(&context),
+            _ => headway_respond::error(&context, status, Some(host), None),
+        };
+        self.start_response(connection, request, response)
+    }
+
     /// Sends an error response before the body of the request has been read. If there is one, the
     /// connection closes: the rest of the body would be parsed as the next request.
     pub(super) fn send_early_error(

@@ -51,6 +51,9 @@ struct Settings {
 pub enum Step {
     Send(String),
     Expect(String),
+    Forwarded(String),
+    Reply(String),
+    Hangup,
     Pause,
     Shut,
     Close,
@@ -121,6 +124,9 @@ impl Step {
         Ok(match (name, text.is_empty()) {
             ("send", _) => Step::Send(text),
             ("expect", _) => Step::Expect(text),
+            ("forwarded", _) => Step::Forwarded(text),
+            ("reply", _) => Step::Reply(text),
+            ("hangup", true) => Step::Hangup,
             ("pause", true) => Step::Pause,
             ("shut", true) => Step::Shut,
             ("close", true) => Step::Close,
@@ -138,6 +144,9 @@ impl fmt::Display for Case {
             match step {
                 Step::Send(text) => write!(out, "--- send\n{text}")?,
                 Step::Expect(text) => write!(out, "--- expect\n{text}")?,
+                Step::Forwarded(text) => write!(out, "--- forwarded\n{text}")?,
+                Step::Reply(text) => write!(out, "--- reply\n{text}")?,
+                Step::Hangup => out.write_str("--- hangup\n")?,
                 Step::Pause => out.write_str("--- pause\n")?,
                 Step::Shut => out.write_str("--- shut\n")?,
                 Step::Close => out.write_str("--- close\n")?,

@@ -1,4 +1,4 @@
-//! The client's side of a conversation.
+//! The client's side of a conversation, and the connection of its upstream.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -83,6 +83,16 @@ impl Client {
                 return Ok(names.render(&said));
             }
         }
+    }
+
+    /// What has arrived and was not received, without waiting.
+    pub fn unread(&mut self, names: &Names) -> Result<String, String> {
+        let mut said = Vec::new();
+        self.stream
+            .set_nonblocking(true)
+            .map_err(|error| error.to_string())?;
+        while !self.ended && self.read(&mut said)? {}
+        Ok(names.render(&said))
     }
 
     /// Returns `false` if no more data will come.

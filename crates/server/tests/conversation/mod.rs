@@ -4,6 +4,7 @@ mod case;
 mod client;
 pub mod notation;
 mod tree;
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use case::{Case, Need, Step};
 use client::Client;
 use notation::Names;
 use tree::Tree;
+use upstream::Upstream;
 
 use crate::support::{Served, config};
 
@@ -93,17 +95,23 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
     let own = case
         .config
         .replace("{base}", &tree.base().display().to_string());
+    let mut upstream = own.contains("{upstream}").then(Upstream::new);
+    let address = upstream.as_ref().map(Upstream::address);
+    let own = own.replace("{upstream}", address.as_deref().unwrap_or_default());
     let own = with_quick_start(own, preset);
     let mut served = Served::start(config(&tree.root(), &own));
     for warm in &case.warm {
         served.get(warm);
     }
-    let names = Names::of(&tree);
+    let names = Names::of(&tree, address);
     let mut client = Client::new(served.connect());
     let before = accepted(&mut served, case.warm.len() as u64 + 1);
-    let spoken = run_conversation(&mut case, &mut client, &names, update);
+    let spoken = run_conversation(&mut case, &mut client, upstream.as_mut(), &names, update);
     let after = served.snapshot();
     spoken?;
+    if let Some(upstream) = upstream {
+        upstream.has_no_more(&names)?;
+    }
     if update {
         std::fs::write(path, case.to_string()).map_err(|error| error.to_string())?;
     }
@@ -150,13 +158,23 @@ fn accepted(served: &mut Served, connections: u64) -> Snapshot {
 fn run_conversation(
     case: &mut Case,
     client: &mut Client,
+    mut upstream: Option<&mut Upstream>,
     names: &Names,
     update: bool,
 ) -> Result<(), String> {
     for at in 0..case.steps.len() {
         // Only the bytes before the server closes are certain to be the last ones.
         let last = matches!(case.steps.get(at + 1), Some(Step::Close));
-        match &mut case.steps[at] {
+        let step = &mut case.steps[at];
+        if let Some(upstream) = &mut upstream
+            && upstream.run(step, names, update)?
+        {
+            continue;
+        }
+        match step {
+            Step::Forwarded(_) | Step::Reply(_) | Step::Hangup => {
+                return Err("the configuration names no `{upstream}`".into());
+            }
             Step::Send(text) => client.send(&names.parse(text)?)?,
             Step::Pause => client.pause(),
             Step::Shut => client.shut()?,

@@ -5,8 +5,8 @@
 //! TEXT N times. Both sides know `{etag:NAME}`, the expected tag of the file with `etag = "inode"`,
 //! and `{etag:NAME:CODING}`, that of a precompressed file which is sent as a coding. Received text is
 //! written with `{date}` for a date of this minute, `{boundary}` for the announced multipart
-//! boundary, and `{file:NAME:START-END}` for long parts of a file, the end not included. Received
-//! bytes have exactly one notation, so two conversations are equal when their texts are.
+//! boundary, `{file:NAME:START-END}` for long parts of a file, the end not included, and
+//! `{upstream}` for the address of the case's upstream. Received bytes have exactly one notation, so two conversations are equal when their texts are.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,12 +24,14 @@ const DATE_SLACK_SECONDS: u64 = 60;
 /// The names that a text may refer to.
 pub struct Names {
     files: Vec<(String, Vec<u8>, String)>,
+    upstream: Option<String>,
 }
 
 impl Names {
-    pub fn of(tree: &Tree) -> Names {
+    pub fn of(tree: &Tree, upstream: Option<String>) -> Names {
         Names {
             files: tree.files().collect(),
+            upstream,
         }
     }
 
@@ -113,7 +115,10 @@ impl Names {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push_str("\\\n");
         }
-        text
+        match &self.upstream {
+            Some(address) => text.replace(address, "{upstream}"),
+            None => text,
+        }
     }
 
     fn render_name(

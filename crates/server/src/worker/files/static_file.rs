@@ -79,6 +79,10 @@ impl StaticFiles {
                     headway_respond::options(&context.response_context(&head, connection));
                 return Break(context.start_response(connection, request, response));
             }
+            (Method::Other(_), Some(Ok(path))) if context.is_for_handler(&request, &path.bytes) => {
+                let status = Status::METHOD_NOT_ALLOWED;
+                return Break(context.answer_for_handler(connection, request, status));
+            }
             (Method::Other(_), _) => Status::METHOD_NOT_ALLOWED,
             (_, Some(Ok(path))) if !path.hidden || dotfiles => return Continue(request),
             (_, Some(Ok(_))) => Status::NOT_FOUND,

@@ -73,7 +73,7 @@ impl Gateway {
             return context.close_with_error(connection, request, status);
         }
         connection.keep_alive = context.keeps_alive(connection, &request);
-        context.send_error(connection, request, status)
+        context.answer_for_handler(connection, request, status)
     }
 
     fn new_exchange(
