@@ -20,6 +20,18 @@ struct Shared {
 }
 
 /// A list of descriptors to be closed by a helper. Clones share the one list.
+///
+/// # Example
+/// ```
+/// use headway_files::DeferredCloses;
+///
+/// let list = DeferredCloses::new();
+/// let file = std::fs::File::open("/dev/null")?;
+/// list.push(file.into());
+/// // It is still open; `Pool::flush` sends it to a helper.
+/// assert_eq!(list.len(), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct DeferredCloses {
     shared: Rc<Shared>,

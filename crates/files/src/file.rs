@@ -56,6 +56,18 @@ pub(crate) enum Nowait {
 /// An open regular file, shared as `Rc<OpenFile>`.
 ///
 /// Dropping the last one does not close it on the spot if it has a [`DeferredCloses`]: see there.
+///
+/// # Example
+/// ```
+/// use headway_files::{DeferredCloses, Meta, OpenFile};
+///
+/// let file = std::fs::File::open("/proc/self/status")?;
+/// let meta = Meta { size: 0, modified: (0, 0), changed: (0, 0), device: 0, inode: 1 };
+/// let list = DeferredCloses::new();
+/// drop(OpenFile::new(file.into(), meta).with_deferred_close(&list));
+/// assert_eq!(list.len(), 1, "a helper closes it");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct OpenFile {
     /// Present until dropped.

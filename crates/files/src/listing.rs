@@ -10,7 +10,21 @@ use rustix::io::Errno;
 /// Limit of entries of a listing; [`Directory::truncated`] says that there are more.
 pub const ENTRIES_MAX: usize = 10_000;
 
-/// A directory's entries, sorted by name with directories first.
+/// A directory's entries, sorted by name with directories first. The renderer of
+/// [`helper_main`](crate::helper_main) makes a page of it.
+///
+/// # Example
+/// ```
+/// use headway_files::{Directory, DirectoryEntry, EntryKind, RootId};
+///
+/// fn page(directory: &Directory) -> Vec<u8> {
+///     let names = directory.entries.iter().map(|entry| entry.name.clone());
+///     names.collect::<Vec<_>>().join(&b'\n')
+/// }
+/// let entry = DirectoryEntry { name: b"a.txt".to_vec(), kind: EntryKind::File, size: 1, modified: 0 };
+/// let directory = Directory { root: RootId(0), path: b"docs/".to_vec(), entries: vec![entry], truncated: false };
+/// assert_eq!(page(&directory), b"a.txt");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Directory {
     /// The root that the directory is in.

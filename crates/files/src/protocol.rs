@@ -17,6 +17,17 @@
 //! What it refuses: everything that differs from the tables, as [`Malformed`]; each message has
 //! exactly one encoding. Both ends are one binary started by one master, so the version is there to
 //! detect mistakes, not to negotiate.
+//!
+//! # Example
+//! ```
+//! use headway_files::RootId;
+//! use headway_files::protocol::{OpenMode, Request, decode_request, encode_request};
+//!
+//! let request = Request::Lookup { job: 1, root: RootId(0), want: OpenMode::Open, path: b"index.html" };
+//! let mut packet = Vec::new();
+//! encode_request(&request, &mut packet);
+//! assert_eq!(decode_request(&packet), Ok(request));
+//! ```
 
 mod fields;
 

@@ -100,6 +100,23 @@ pub enum ServiceError {
 }
 
 /// The service: created, then run until it is stopped.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+/// use headway_files::service::{Service, ServiceConfig};
+///
+/// # fn config() -> ServiceConfig { unimplemented!() }
+/// let config: ServiceConfig = config();
+/// // The caller starts helpers when the service wants more, and attaches them by `remote`.
+/// let (service, remote) = Service::new(config, Box::new(|count| println!("{count} helpers, please")))?;
+/// std::thread::spawn(move || {
+///     std::thread::sleep(Duration::from_secs(60));
+///     remote.stop();
+/// });
+/// service.run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Service {
     config: ServiceConfig,
     listener: Listener,

@@ -27,6 +27,16 @@
 //! What it refuses: everything that differs from the table, as [`Malformed`]; each message has
 //! exactly one encoding. docs/src/reference/open-file-protocol.md describes the same
 //! layout, and clients/headway_request.c implements it.
+//!
+//! # Example
+//! ```
+//! use headway_files::service::wire::{ClientRequest, ParsedRequest, decode_request, encode_request};
+//!
+//! let request = ClientRequest { number: 7, read_in: 4096, path: b"/srv/www/index.html" };
+//! let mut packet = Vec::new();
+//! encode_request(&request, &mut packet);
+//! assert_eq!(decode_request(&packet), Ok(ParsedRequest::Request(request)));
+//! ```
 
 use crate::protocol::{Malformed, PATH_BYTES_MAX};
 
