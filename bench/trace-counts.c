@@ -35,7 +35,7 @@ static void expect(int ok, const char *what) {
 }
 
 static int gate(char **arguments) {
-    /* A shell which starts it in the background ignores these, and programs look. */
+    /* In the background of a shell these are ignored, and programs look. */
     signal(SIGINT, SIG_DFL);
     signal(SIGQUIT, SIG_DFL);
     int lock = open(arguments[0], O_RDONLY | O_CLOEXEC);
@@ -79,8 +79,7 @@ static void count_alarm(int signal) {
     alarms++;
 }
 
-/* Handlers that interrupt a call, that have it restarted, and a sleep that restart_syscall(2) continues.
- */
+/* Handlers that interrupt a call, that have it restarted, and a sleep that restart_syscall(2) resumes. */
 static int signals(void) {
     struct sigaction action = {.sa_handler = count_alarm};
     struct itimerval every = {{0, 2000}, {0, 2000}};

@@ -86,7 +86,7 @@ def compare(place):
     differences = []
 
     def differ(tool, call, count, why):
-        differences.append({"tool": tool, "call": call, "headway": ours[call], "tool_count": count, "why": why})
+        differences.append([tool, call, count - ours[call], why])
 
     compat = sum(count for call, count in ours.items() if call.startswith("32-bit call"))
     for call in sorted(set(calls) | set(other) | set(ours)):
@@ -97,6 +97,9 @@ def compare(place):
             # The kernel kills for it before its event, and strace stops the thread earlier.
             elif 0 < more == endless[call] and call not in END:
                 why = "ended by seccomp"
+            elif more < 0 and "exit_group" in ours:
+                # strace is not told of a call that a thread enters while its process is being killed.
+                why = "begun while the process ended"
             else:
                 why = ""
             differ("strace", call, calls[call], why)
@@ -163,7 +166,7 @@ def main():
         }
     print_tables(result)
     for case in result.values():
-        # Counts by call of one run are enough to see what a program does.
+        # Counts by call of one run are enough to see what a program does. A difference is tool, call, count, reason.
         for run in case["runs"][1:]:
             del run["by_call"]
     summary.write_text(json.dumps(result, indent=None, separators=(",", ":"), sort_keys=True) + "\n")
@@ -185,9 +188,9 @@ def print_tables(result):
         for tool in ("strace", "perf"):
             sums = Counter()
             for run in runs:
-                for one in run["differences"]:
-                    if one["tool"] == tool:
-                        sums[one["why"] or f"NOT EXPLAINED: {one['call']}"] += one["tool_count"] - one["headway"]
+                for one, call, count, why in run["differences"]:
+                    if one == tool:
+                        sums[why or f"NOT EXPLAINED: {call}"] += count
             named.append(", ".join(f"{why} {count:+}" if count else why for why, count in sums.items()) or "equal")
         apart = ", ".join(f"{call} {count:+}" for call, count in sorted(case["attach"]["differences"].items()))
         start = "equal" if not apart else "varies" if not case["stable"] else apart

@@ -4,6 +4,8 @@
 //! symbols. So a saved trace shows the same on another machine and after another boot. Fields are
 //! added, but never change their meaning; [`SCHEMA`] grows when an older reader would misread.
 
+mod check;
+
 use std::path::Path;
 
 use headway_debox::{KernelLines, Label, Symbols, TraceLevel, Wait};
@@ -259,7 +261,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, is no trace, or a later version wrote it.
+    /// The file cannot be read, is no trace, is damaged, or a later version wrote it.
     pub fn read(path: &Path) -> std::io::Result<Trace> {
         let bad = |why: String| {
             let text = format!("{}: {why}", path.display());
@@ -276,7 +278,14 @@ impl Trace {
                 schema.schema
             )));
         }
-        serde_json::from_slice(&text).map_err(|error| bad(format!("no trace: {error}")))
+        let trace: Trace =
+            serde_json::from_slice(&text).map_err(|error| bad(format!("no trace: {error}")))?;
+        if !trace.adds_up() {
+            return Err(bad(
+                "damaged: its numbers are too large to be added up".into()
+            ));
+        }
+        Ok(trace)
     }
 
     /// The trace as JSON, one line.
@@ -479,7 +488,28 @@ fn short_path(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::CodeLocation;
+    use super::{CodeLocation, LocationTotals, Trace};
+
+    #[test]
+    fn trace_is_damaged_when_its_numbers_cannot_be_added_up() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("trace.json");
+        let mut trace = Trace {
+            schema: super::SCHEMA,
+            ..Trace::default()
+        };
+        for (wall_ns, reads) in [(u64::MAX / 4, true), (u64::MAX / 2, false)] {
+            trace.sites = vec![
+                LocationTotals {
+                    wall_ns,
+                    ..LocationTotals::default()
+                };
+                3
+            ];
+            std::fs::write(&path, trace.json()).expect("a file");
+            assert_eq!(Trace::read(&path).is_ok(), reads, "{wall_ns}");
+        }
+    }
 
     #[test]
     fn call_site_matches_when_the_last_part_of_function_or_line_is_given() {

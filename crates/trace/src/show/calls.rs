@@ -68,8 +68,13 @@ impl Sum {
         let middle = bucket
             .to_ns
             .map_or(bucket.from_ns, |to| bucket.from_ns.midpoint(to));
-        // No middle lies outside what was really measured.
-        Some(middle.clamp(self.wall_min_ns.unwrap_or(0), self.wall_max_ns))
+        // No middle lies outside what was really measured. The shortest call of a running process may be newer
+        // than the longest, and so above it.
+        Some(
+            middle
+                .max(self.wall_min_ns.unwrap_or(0))
+                .min(self.wall_max_ns),
+        )
     }
 
     fn median(&self) -> Option<u64> {
@@ -202,6 +207,13 @@ mod tests {
         let few = sum(&[(64, 10), (128, 100), (4096, 5)], 3);
         assert_eq!(few.median(), Some(192));
         assert_eq!(few.in_band_median(), Some(192));
+    }
+
+    #[test]
+    fn median_is_the_longest_when_the_shortest_is_above_it() {
+        let mut running = sum(&[(64, 1)], 0);
+        (running.wall_min_ns, running.wall_max_ns) = (Some(90), 80);
+        assert_eq!(running.median(), Some(80));
     }
 
     #[test]

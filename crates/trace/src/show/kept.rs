@@ -13,6 +13,9 @@ const FRAMES_MAX: usize = 12;
 /// How many timed kernel functions; a read that waits for a page is twelve deep.
 const FUNCTIONS_MAX: usize = 16;
 
+/// No function of the kernel is deeper, and no terminal shows more. A file may say otherwise.
+const INDENT_MAX: usize = 60;
+
 /// A function shorter than its call divided by this does not explain the call.
 const CALL_DIVISOR: u64 = 10;
 
@@ -137,7 +140,7 @@ fn functions(kept: &KeptCall) -> String {
     chosen.truncate(FUNCTIONS_MAX);
     chosen.sort_by_key(|function| (function.start_ns, function.depth));
     let line = |function: &&FunctionAt| {
-        let indent = usize::from(function.depth) * 2;
+        let indent = usize::from(function.depth).min(INDENT_MAX) * 2;
         let length = time(function.length_ns);
         format!("      → {length:>9}  {:indent$}{}\n", "", function.name)
     };
@@ -197,6 +200,8 @@ mod tests {
         let expected = "      →    990 µs  __x64_sys_read\n      →    980 µs    vfs_read\n      →    900 µs      schedule\n      \
                         → … 1,201 shorter ones\n";
         assert_eq!(super::functions(&kept), expected);
+        kept.functions[0].depth = u16::MAX;
+        assert!(super::functions(&kept).contains(&format!("{:120}__x64_sys_read", "")));
         kept.functions.clear();
         kept.functions_dropped = 0;
         assert_eq!(super::functions(&kept), "");
