@@ -425,8 +425,9 @@ impl Acceptor {
             return false;
         }
         context.counters.first_requests_sampled += 1;
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let peeked = context.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+            rustix::net::recv(&connection.socket, &mut [0; 1], flags)
         });
         let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
         context.counters.first_requests_disconnected += u64::from(gone);

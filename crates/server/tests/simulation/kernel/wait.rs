@@ -1,0 +1,140 @@
+//! The waits of the worker. It gives the turn to the world, and looks for events each time that it
+//! gets it back.
+
+use headway_base::random::Draw;
+
+use super::layout::{make, read};
+use super::{Caller, Role};
+use crate::clock;
+use crate::trap::Arguments;
+
+const EPOLL_EVENT_BYTES: usize = 12;
+
+pub fn is_wait(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_poll
+            | libc::SYS_ppoll
+            | libc::SYS_select
+            | libc::SYS_pselect6
+    )
+}
+
+/// The timeout of a wait in nanoseconds; `None` without one.
+fn timeout_ns(number: i64, arguments: Arguments) -> Option<u64> {
+    let timespec = |pointer: u64| {
+        (pointer != 0).then(|| {
+            let time: libc::timespec = read(pointer);
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        })
+    };
+    let milliseconds = |value: u64| u64::try_from(value as i32).ok().map(|ms| ms * 1_000_000);
+    match number {
+        libc::SYS_poll => milliseconds(arguments[2]),
+        libc::SYS_ppoll => timespec(arguments[2]),
+        libc::SYS_epoll_pwait2 => timespec(arguments[3]),
+        libc::SYS_pselect6 => timespec(arguments[4]),
+        libc::SYS_select => (arguments[4] != 0).then(|| {
+            let time: libc::timeval = read(arguments[4]);
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000
+        }),
+        _ => milliseconds(arguments[3]),
+    }
+}
+
+/// The same wait, which only looks. `zero` lives as long as the call.
+fn at_once(number: i64, mut arguments: Arguments, zero: &libc::timespec) -> Arguments {
+    let pointer = &raw const *zero as u64;
+    match number {
+        libc::SYS_poll => arguments[2] = 0,
+        libc::SYS_ppoll => arguments[2] = pointer,
+        libc::SYS_epoll_pwait2 => arguments[3] = pointer,
+        libc::SYS_select | libc::SYS_pselect6 => arguments[4] = pointer,
+        _ => arguments[3] = 0,
+    }
+    arguments
+}
+
+/// What select(2) overwrites even if nothing is ready.
+struct Sets(Vec<(u64, Vec<u8>)>);
+
+impl Sets {
+    fn of(number: i64, arguments: Arguments) -> Sets {
+        if !matches!(number, libc::SYS_select | libc::SYS_pselect6) {
+            return Sets(Vec::new());
+        }
+        let bytes = (arguments[0] as usize).div_ceil(64) * 8;
+        let sets = arguments[1..4].iter().filter(|pointer| **pointer != 0);
+        Sets(
+            sets.map(|pointer| {
+                (
+                    *pointer,
+                    (0..bytes).map(|at| read(pointer + at as u64)).collect(),
+                )
+            })
+            .collect(),
+        )
+    }
+
+    fn restore(&self) {
+        for (pointer, bytes) in &self.0 {
+            super::layout::fill(*pointer, bytes);
+        }
+    }
+}
+
+impl Caller {
+    pub(super) fn wait(&self, number: i64, arguments: Arguments) -> i64 {
+        let deadline_ns = timeout_ns(number, arguments).map(|timeout| clock::now_ns() + timeout);
+        {
+            let mut state = self.kernel.state();
+            state.is_serving = true;
+            state.wait_until_ns = deadline_ns;
+        }
+        let sets = Sets::of(number, arguments);
+        loop {
+            self.baton.park();
+            let result = self.look(number, arguments);
+            let is_over = deadline_ns.is_some_and(|deadline| clock::now_ns() >= deadline);
+            if result != 0 || is_over {
+                let mut state = self.kernel.state();
+                state.waits += 1;
+                state.record(Role::Worker, number, arguments, result);
+                return result;
+            }
+            sets.restore();
+        }
+    }
+
+    /// Asks the kernel what is ready, and disturbs its answer.
+    fn look(&self, number: i64, mut arguments: Arguments) -> i64 {
+        let mut state = self.kernel.state();
+        if state.happens(|faults| faults.interrupted) {
+            return -i64::from(libc::EINTR);
+        }
+        let is_epoll = !matches!(
+            number,
+            libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6
+        );
+        if is_epoll && state.happens(|faults| faults.short) {
+            arguments[2] = 1 + state.random.below(2);
+        }
+        let zero = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let result = make(number, at_once(number, arguments, &zero));
+        if is_epoll && result > 1 {
+            let bytes = result as usize * EPOLL_EVENT_BYTES;
+            let mut events: Vec<[u8; EPOLL_EVENT_BYTES]> = (0..result as u64)
+                .map(|index| read(arguments[1] + index * EPOLL_EVENT_BYTES as u64))
+                .collect();
+            state.random.shuffle(&mut events);
+            super::layout::fill(arguments[1], &events.as_flattened()[..bytes]);
+        }
+        result
+    }
+}

@@ -1,0 +1,120 @@
+//! One seed, the whole server: a worker and its helpers over simulated clocks, sockets that break
+//! and disks that fail, with a model that knows every byte that may be answered.
+//!
+//! Every system call of the worker and of its helpers is caught (`trap`), and one thread runs at a
+//! time (`task`), so a seed is always the same run. `HEADWAY_SIMULATION_SEED` runs one seed with its
+//! trace, `HEADWAY_SIMULATION_SEEDS` so many from `HEADWAY_SIMULATION_FIRST` on.
+//!
+//! The models are FoundationDB's simulation and TigerBeetle's VOPR.
+
+mod client;
+mod clock;
+mod faults;
+mod kernel;
+mod model;
+mod reply;
+mod request;
+mod setup;
+mod site;
+mod task;
+mod trap;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use headway_test_support::skip;
+use world::{Outcome, World};
+
+/// Seeds of `make test`.
+const SEEDS: u64 = 200;
+/// Seeds that run twice, since the same seed must be the same run.
+const SEEDS_TWICE: u64 = 5;
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")),
+    )
+}
+
+/// Runs a seed; a failure says how to repeat it.
+fn run(seed: u64) -> Outcome {
+    run_traced(seed, false).0
+}
+
+fn run_traced(seed: u64, is_traced: bool) -> (Outcome, Vec<String>) {
+    let before = descriptors();
+    let (result, lines) = World::new(seed, is_traced).run();
+    if result.is_err() {
+        lines.iter().for_each(|line| println!("{line}"));
+    }
+    let outcome = result.unwrap_or_else(|reason| {
+        panic!("seed {seed}: {reason}\nrepeat it with HEADWAY_SIMULATION_SEED={seed}")
+    });
+    let after = descriptors();
+    assert_eq!(before, after, "seed {seed}: descriptors are left open");
+    (outcome, lines)
+}
+
+/// The same seed is the same run, call by call.
+fn run_twice(seed: u64) {
+    let (one, other) = (run_traced(seed, true), run_traced(seed, true));
+    for (first, second) in one.1.iter().zip(&other.1) {
+        assert_eq!(first, second, "seed {seed} had two traces");
+    }
+    assert_eq!(one.0, other.0, "seed {seed} had two outcomes");
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
+}
+
+/// Whether this machine can catch system calls.
+fn is_possible(test: &str) -> bool {
+    struct Nothing;
+    impl trap::Calls for Nothing {
+        fn call(&self, number: i64, arguments: trap::Arguments) -> i64 {
+            // SAFETY: the call that the program has made.
+            unsafe { trap::raw(number, arguments) }
+        }
+    }
+    match trap::with_calls(&Nothing, || ()) {
+        Ok(()) => true,
+        Err(error) => {
+            skip(test, &format!("syscall user dispatch: {error}"));
+            false
+        }
+    }
+}
+
+/// Needs: syscall user dispatch (Linux 5.11 on x86-64), which a container may forbid
+#[test]
+fn every_reply_is_explained_when_everything_is_simulated() {
+    if !is_possible("every_reply_is_explained_when_everything_is_simulated") {
+        return;
+    }
+    if let Some(seed) = variable("HEADWAY_SIMULATION_SEED") {
+        let (outcome, lines) = run_traced(seed, true);
+        lines.iter().for_each(|line| println!("{line}"));
+        println!("{outcome:?}");
+        return;
+    }
+    // Some things are done once in a program, such as asking for the size of a page.
+    run(0);
+    (0..SEEDS_TWICE).for_each(run_twice);
+    let first = variable("HEADWAY_SIMULATION_FIRST").unwrap_or(1);
+    let count = variable("HEADWAY_SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let begun = Instant::now();
+    let (mut replies, mut turns) = (0, 0);
+    for seed in first..first + count {
+        let outcome = run(seed);
+        replies += outcome.replies;
+        turns += outcome.turns;
+    }
+    let minutes = begun.elapsed().max(Duration::from_millis(1)).as_secs_f64() / 60.0;
+    println!(
+        "{count} seeds, {replies} replies, {turns} turns; {:.0} seeds per minute",
+        count as f64 / minutes
+    );
+}

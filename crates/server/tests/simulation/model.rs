@@ -1,0 +1,356 @@
+//! What the server may answer: every byte of a reply belongs to one version of a file that existed
+//! when it was asked for, or an injected fault explains the error.
+
+use std::collections::BTreeMap;
+
+use headway_base::random::{Draw, SplitMix64};
+
+use crate::clock;
+use crate::reply::{Head, parts};
+use crate::request::{Planned, Range, Subject};
+use crate::site::{Site, Version};
+
+/// How much later than promised a change may be noticed: the time of an iteration is read once.
+const SLACK_NS: u64 = 50_000_000;
+
+/// What faults explain, at the time of a reply.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Excuses {
+    pub disk_failed: bool,
+    pub exhausted: bool,
+    /// The exchange took longer than the shortest timeout.
+    pub timed_out: bool,
+    /// A fault has broken the connection.
+    pub is_broken: bool,
+    /// The worker is about to end: it answers what it has begun, and closes.
+    pub is_draining: bool,
+}
+
+/// What the model has learned from the replies.
+pub struct Model {
+    revalidate_ns: u64,
+    /// What a directory without an index file is answered with.
+    pub directory_status: u16,
+    /// The entity tags of versions, by path and number.
+    tags: BTreeMap<(String, usize), String>,
+    /// Whose tag it is.
+    owners: BTreeMap<String, (String, usize)>,
+}
+
+/// The reply that one version of a file explains.
+struct Expected {
+    status: u16,
+    /// The bytes, and the value of Content-Range for each piece of them.
+    pieces: Vec<(Option<String>, Vec<u8>)>,
+}
+
+impl Model {
+    pub fn new(revalidate_ms: u64, directory_status: u16) -> Model {
+        Model {
+            directory_status,
+            revalidate_ns: revalidate_ms * 1_000_000,
+            tags: BTreeMap::new(),
+            owners: BTreeMap::new(),
+        }
+    }
+
+    /// A tag of this path that was seen, with its version.
+    pub fn any_tag(&self, path: &str, random: &mut SplitMix64) -> Option<(usize, String)> {
+        let known = self.tags.iter().filter(|((of, _), _)| of == path);
+        let known: Vec<_> = known.collect();
+        if known.is_empty() {
+            return None;
+        }
+        let ((_, version), tag) = known[random.index(known.len())];
+        Some((*version, tag.clone()))
+    }
+
+    /// A date that may be that of a version.
+    pub fn any_date(&self, _path: &str, random: &mut SplitMix64) -> i64 {
+        clock::EPOCH_S - 100_000 + random.below(40) as i64
+    }
+
+    /// Checks a reply, or what came of one before the connection ended.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(
+        &mut self,
+        planned: &Planned,
+        (head, content, is_complete): (&Head, &[u8], bool),
+        site: &Site,
+        excuses: Excuses,
+    ) -> Result<(), String> {
+        if excused(head.status, excuses) {
+            return Ok(());
+        }
+        check_dates(head)?;
+        match &planned.subject {
+            Subject::Status(status) if head.status == *status => Ok(()),
+            Subject::Status(status) => Err(format!("status {} instead of {status}", head.status)),
+            Subject::Redirect(name) => {
+                let to = format!("/{name}/");
+                let location = head.field("location").unwrap_or_default();
+                match head.status == 301 && location.ends_with(&to) {
+                    true => Ok(()),
+                    false => Err(format!("no redirect to {to}: {head:?}")),
+                }
+            }
+            Subject::File(path) => {
+                self.check_file(planned, path, (head, content, is_complete), site, excuses)
+            }
+        }
+    }
+
+    fn check_file(
+        &mut self,
+        planned: &Planned,
+        path: &str,
+        (head, content, is_complete): (&Head, &[u8], bool),
+        site: &Site,
+        excuses: Excuses,
+    ) -> Result<(), String> {
+        let encoded = head.field("content-encoding").is_some();
+        if encoded && !planned.accepts_gzip {
+            return Err("an encoding that the client does not accept".to_owned());
+        }
+        let path = match encoded {
+            true => format!("{path}.gz"),
+            false => path.to_owned(),
+        };
+        let since = planned
+            .begun_ns
+            .saturating_sub(self.revalidate_ns + SLACK_NS);
+        // Nothing is sent of a file that changes again and again.
+        let changed = site
+            .versions(&path)
+            .iter()
+            .any(|one| one.is_rewritten && one.until_ns >= since);
+        if head.status == 503 && changed {
+            return Ok(());
+        }
+        let mut reasons = Vec::new();
+        for (number, version) in site.versions(&path).iter().enumerate() {
+            if version.until_ns < since {
+                continue;
+            }
+            let mut expected = expected(planned, number, version);
+            if planned.names_directory && version.content.is_none() {
+                expected.status = self.directory_status;
+            }
+            match compare(&expected, planned, (head, content, is_complete)) {
+                Ok(()) if is_complete || version.is_rewritten || may_be_cut(excuses) => {
+                    // Two versions can explain a reply without content.
+                    match self.learn(&path, number, version, head) {
+                        Ok(()) => return Ok(()),
+                        Err(reason) => reasons.push(format!("version {number}: {reason}")),
+                    }
+                }
+                Ok(()) => reasons.push(format!(
+                    "version {number}: cut off after {} bytes",
+                    content.len()
+                )),
+                Err(reason) => reasons.push(format!("version {number}: {reason}")),
+            }
+        }
+        Err(format!(
+            "{path}: no version explains it: {}; {head:?}",
+            reasons.join("; ")
+        ))
+    }
+
+    /// Remembers the validators of a version, which must be the same every time.
+    fn learn(
+        &mut self,
+        path: &str,
+        number: usize,
+        version: &Version,
+        head: &Head,
+    ) -> Result<(), String> {
+        if !matches!(head.status, 200 | 206 | 304) || version.content.is_none() {
+            return Ok(());
+        }
+        let modified = head.field("last-modified").map(str::as_bytes);
+        if modified.map(headway_http::date::parse) != Some(Some(version.modified_s)) {
+            return Err(format!("Last-Modified is not {}", version.modified_s));
+        }
+        let tag = head.field("etag").ok_or("no ETag")?.to_owned();
+        let owner = (path.to_owned(), number);
+        let known = self
+            .owners
+            .entry(tag.clone())
+            .or_insert_with(|| owner.clone());
+        if *known != owner {
+            return Err(format!("{tag} is the tag of {known:?} and of {owner:?}"));
+        }
+        let known = self.tags.entry(owner).or_insert_with(|| tag.clone());
+        if *known != tag {
+            return Err(format!("one version has the tags {known} and {tag}"));
+        }
+        Ok(())
+    }
+}
+
+fn may_be_cut(excuses: Excuses) -> bool {
+    excuses.disk_failed || excuses.exhausted || excuses.timed_out || excuses.is_broken
+}
+
+/// Whether a fault explains an error response.
+fn excused(status: u16, excuses: Excuses) -> bool {
+    match status {
+        408 => excuses.timed_out,
+        500 => excuses.disk_failed,
+        503 => excuses.exhausted || excuses.timed_out,
+        _ => false,
+    }
+}
+
+/// The date is now, give or take what the calendar was stepped by.
+fn check_dates(head: &Head) -> Result<(), String> {
+    let of = |name| {
+        head.field(name)
+            .map(|value| (value, headway_http::date::parse(value.as_bytes())))
+    };
+    let Some((_, Some(date))) = of("date") else {
+        return Err(format!("no date: {head:?}"));
+    };
+    if (clock::calendar_ns() / 1_000_000_000 - date).abs() > 2 * 86_400 {
+        return Err(format!("a date of another time: {head:?}"));
+    }
+    match of("last-modified") {
+        Some((_, Some(modified))) if modified <= date => Ok(()),
+        None => Ok(()),
+        Some((text, _)) => Err(format!("Last-Modified {text} is not before Date")),
+    }
+}
+
+/// Whether a reply is the expected one, or the beginning of it.
+fn compare(
+    expected: &Expected,
+    planned: &Planned,
+    (head, content, is_complete): (&Head, &[u8], bool),
+) -> Result<(), String> {
+    if head.status != expected.status {
+        return Err(format!(
+            "status {} instead of {}",
+            head.status, expected.status
+        ));
+    }
+    let no_content = planned.is_head || matches!(head.status, 304 | 403 | 404 | 412);
+    match expected.pieces.as_slice() {
+        [] => return Ok(()),
+        [(range, bytes)] => {
+            if head.field("content-range") != range.as_deref() {
+                return Err(format!("Content-Range is not {range:?}"));
+            }
+            let is_length_told = head.status != 304 && head.status != 416;
+            if is_length_told && head.stated_length() != Some(bytes.len()) {
+                return Err(format!("Content-Length is not {}", bytes.len()));
+            }
+            if head.status == 416
+                || no_content
+                || bytes.starts_with(content) && (!is_complete || bytes.len() == content.len())
+            {
+                return Ok(());
+            }
+            let same = bytes
+                .iter()
+                .zip(content)
+                .take_while(|(one, other)| one == other);
+            Err(format!("bytes differ from {} on", same.count()))
+        }
+        several if is_complete && !no_content => {
+            let found = parts(head, content)?;
+            let same = found.len() == several.len()
+                && found
+                    .iter()
+                    .zip(several)
+                    .all(|((range, bytes), (wanted, right))| {
+                        Some(range) == wanted.as_ref() && bytes == right
+                    });
+            match same {
+                true => Ok(()),
+                false => Err("other parts".to_owned()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a server answers that has this version (RFC 9110, 13.2.2 and 14).
+fn expected(planned: &Planned, number: usize, version: &Version) -> Expected {
+    let status = |status| Expected {
+        status,
+        pieces: Vec::new(),
+    };
+    let Some(content) = &version.content else {
+        return status(404);
+    };
+    let is_this = |validator: &crate::request::Validator| validator.version == Some(number);
+    if planned.if_match.as_ref().is_some_and(|tag| !is_this(tag)) {
+        return status(412);
+    }
+    if planned
+        .if_unmodified_since
+        .is_some_and(|date| version.modified_s > date)
+    {
+        return status(412);
+    }
+    if planned.if_none_match.as_ref().is_some_and(is_this) {
+        return status(304);
+    }
+    if planned
+        .if_modified_since
+        .is_some_and(|date| version.modified_s <= date)
+    {
+        return status(304);
+    }
+    let applies = planned.if_range.as_ref().is_none_or(is_this);
+    let size = content.len();
+    if planned.is_head || planned.ranges.is_empty() || !applies {
+        return Expected {
+            status: 200,
+            pieces: vec![(None, content.to_vec())],
+        };
+    }
+    let ranges: Vec<_> = planned
+        .ranges
+        .iter()
+        .filter_map(|range| bounds(*range, size))
+        .collect();
+    // No Content-Range can express the end of an empty file.
+    let has_end = planned
+        .ranges
+        .iter()
+        .any(|range| matches!(range, Range::Last(_)));
+    if ranges.is_empty() && size == 0 && has_end {
+        return Expected {
+            status: 200,
+            pieces: vec![(None, Vec::new())],
+        };
+    }
+    if ranges.is_empty() {
+        return Expected {
+            status: 416,
+            pieces: vec![(Some(format!("bytes */{size}")), Vec::new())],
+        };
+    }
+    let piece = |&(first, last): &(usize, usize)| {
+        let range = format!("bytes {first}-{last}/{size}");
+        (Some(range), content[first..=last].to_vec())
+    };
+    Expected {
+        status: 206,
+        pieces: ranges.iter().map(piece).collect(),
+    }
+}
+
+/// The first and last byte of a range; `None` if there is none in the file.
+fn bounds(range: Range, size: usize) -> Option<(usize, usize)> {
+    let (first, last) = match range {
+        Range::FromTo(first, last) => (first, last.min(size.checked_sub(1)?)),
+        Range::From(first) => (first, size.checked_sub(1)?),
+        Range::Last(length) => (size.saturating_sub(length), size.checked_sub(1)?),
+    };
+    (first <= last).then_some((first, last))
+}

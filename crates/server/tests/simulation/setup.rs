@@ -1,0 +1,80 @@
+//! The configuration of a seed.
+
+use std::path::{Path, PathBuf};
+
+use headway_base::random::{Draw, SplitMix64};
+use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
+
+/// A configuration, and what the model needs to know of it.
+pub struct Setup {
+    pub config: Config,
+    pub revalidate_ms: u64,
+    /// The shortest timeout.
+    pub timeout_ms: u64,
+    /// Directories without an index file are listed.
+    pub listing: bool,
+    events: &'static str,
+}
+
+impl Setup {
+    /// A random configuration for this document root.
+    pub fn draw(root: PathBuf, random: &mut SplitMix64) -> Setup {
+        let events = ["epoll", "epoll-edge", "poll", "select"][random.index(4)];
+        let revalidate_ms = [0, 50, 1000, 5000][random.index(4)];
+        let timeout_ms = [2_000, 25_000, 25_000, 25_000][random.index(4)];
+        let send = ["copy", "copy", "sendfile"][random.index(3)];
+        let small_file_max = [0, 4096, 131_072, 1 << 20][random.index(4)];
+        let listing = random.below(2) == 0;
+        let text = format!(
+            "root = {:?}\nlisten = \"127.0.0.1:0\"\nworkers = 1\ntrace = false\n\
+             events = {events:?}\nrevalidate = \"{revalidate_ms}ms\"\nsend = {send:?}\n\
+             header-timeout = \"{timeout_ms}ms\"\nbody-timeout = \"{timeout_ms}ms\"\n\
+             send-timeout = \"{timeout_ms}ms\"\nidle-timeout = \"{timeout_ms}ms\"\n\
+             small-file-max = {small_file_max}\nresponse-cache-max = {}\nchunk-cache-max = \"2MiB\"\n\
+             write-quantum = {}\nfile-cache-entries = {}\nfile-cache-descriptors = {}\n\
+             helpers-min = {}\nhelpers-max = {}\naccept-batch = {}\nmax-connections = {}\n\
+             max-requests-per-connection = {}\nmax-header-size = 8192\nmax-target-size = 4096\nlisting = {listing}\n",
+            root.display(),
+            [2_u64 << 20, 4 << 20][random.index(2)],
+            [65_536, 300_000, 1 << 20][random.index(3)],
+            [4, 100][random.index(2)],
+            [16, 100][random.index(2)],
+            1 + random.below(2),
+            2 + random.below(3),
+            ["\"auto\"", "1", "0"][random.index(3)],
+            [2, 100][random.index(2)],
+            [0, 0, 3][random.index(3)],
+        );
+        Setup {
+            config: config(&text),
+            revalidate_ms,
+            timeout_ms,
+            listing,
+            events,
+        }
+    }
+
+    pub fn is_edge_triggered(&self) -> bool {
+        self.events == "epoll-edge"
+    }
+}
+
+fn config(text: &str) -> Config {
+    let settings =
+        Settings::from_toml_with(text, Path::new("simulation.toml"), KnownExtensions::NONE);
+    let environment = Environment {
+        cpus: 1,
+        nofile: 10_000,
+        somaxconn: 4096,
+        memory: Memory {
+            bytes: 8 << 30,
+            limited: false,
+        },
+        process_memory_bytes: u64::MAX,
+        extensions: KnownExtensions::NONE,
+    };
+    let checked = Config::check(&settings.expect("settings"), None, &environment);
+    checked
+        .unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
+        .config
+}

@@ -1,0 +1,213 @@
+//! The document root: files whose every version is known, so that every byte of a reply can be
+//! checked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use headway_base::random::{Draw, SplitMix64};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
+use crate::clock;
+
+/// The version of a file that existed for a while.
+pub struct Version {
+    /// `None`: the file did not exist.
+    pub content: Option<Rc<Vec<u8>>>,
+    /// Modification time in seconds since 1970.
+    pub modified_s: i64,
+    pub since_ns: u64,
+    pub until_ns: u64,
+    /// The version was changed in place afterwards, so a reply of it may be cut off.
+    pub is_rewritten: bool,
+}
+
+/// All versions of one path, the oldest first.
+pub type Versions = Vec<Version>;
+
+/// The document root.
+pub struct Site {
+    directory: tempfile::TempDir,
+    files: BTreeMap<String, Versions>,
+    /// No two versions have one modification time.
+    next_modified_s: i64,
+    random: SplitMix64,
+}
+
+/// Directories of the site; one has an index file.
+pub const DIRECTORIES: [&str; 2] = ["with", "without"];
+
+/// Around the limits of reads, pages, chunks and the response cache.
+const SIZES: [usize; 16] = [
+    0, 1, 17, 700, 4096, 5000, 16_384, 16_385, 65_536, 65_537, 131_073, 262_143, 262_144, 262_145,
+    600_000, 1_100_000,
+];
+
+impl Site {
+    /// A site of a few files.
+    pub fn new(seed: u64) -> Site {
+        // A file system in memory, if there is one: no test should wear a disk.
+        let shared = Path::new("/dev/shm");
+        let directory = match shared.is_dir() {
+            true => tempfile::tempdir_in(shared),
+            false => tempfile::tempdir(),
+        };
+        let mut site = Site {
+            directory: directory.expect("a directory"),
+            files: BTreeMap::new(),
+            next_modified_s: clock::EPOCH_S - 100_000,
+            random: SplitMix64::for_stream(seed, 2),
+        };
+        fs::create_dir(site.root()).expect("the document root");
+        for name in DIRECTORIES {
+            fs::create_dir(site.root().join(name)).expect("a directory");
+        }
+        for number in 0..2 + site.random.below(5) {
+            site.create(&format!("file{number}.txt"));
+        }
+        site.create("with/index.html");
+        site.create("with/inner.css");
+        if site.random.below(2) == 0 {
+            site.create("file0.txt.gz");
+        }
+        site
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.directory.path().join("root")
+    }
+
+    /// The paths of all files that exist or have existed.
+    pub fn paths(&self) -> impl Iterator<Item = &String> {
+        self.files.keys()
+    }
+
+    /// All versions of a path, if there was ever one.
+    pub fn versions(&self, path: &str) -> &[Version] {
+        self.files.get(path).map_or(&[], Vec::as_slice)
+    }
+
+    fn create(&mut self, path: &str) {
+        let content = self.content();
+        self.replace(path, content);
+    }
+
+    /// Random bytes of a random length.
+    fn content(&mut self) -> Vec<u8> {
+        let mut length = SIZES[self.random.index(SIZES.len())];
+        if self.random.below(3) == 0 {
+            length = length.saturating_add_signed(self.random.below(9) as isize - 4);
+        }
+        let mut content = Vec::with_capacity(length + 8);
+        while content.len() < length {
+            content.extend_from_slice(&self.random.next_u64().to_le_bytes());
+        }
+        content.truncate(length);
+        content
+    }
+
+    /// Changes one file in a random way.
+    pub fn change(&mut self) -> String {
+        let names: Vec<String> = self.files.keys().cloned().collect();
+        let path = names[self.random.index(names.len())].clone();
+        let exists = self
+            .current(&path)
+            .is_some_and(|version| version.content.is_some());
+        match self.random.below(5) {
+            0 if exists => {
+                fs::remove_file(self.root().join(&path)).expect("a file that exists");
+                self.date_directory(&path);
+                self.add(&path, None);
+                format!("removed {path}")
+            }
+            1 if exists => {
+                let content = self.content();
+                self.rewrite(&path, content);
+                format!("rewrote {path}")
+            }
+            2 if exists => {
+                let mut content = self.current_content(&path);
+                let more = self.content();
+                content.extend_from_slice(&more[..more.len().min(50_000)]);
+                self.rewrite(&path, content);
+                format!("appended to {path}")
+            }
+            _ => {
+                self.create(&path);
+                format!("replaced {path}")
+            }
+        }
+    }
+
+    fn current(&self, path: &str) -> Option<&Version> {
+        self.files.get(path)?.last()
+    }
+
+    fn current_content(&self, path: &str) -> Vec<u8> {
+        let content = self
+            .current(path)
+            .and_then(|version| version.content.clone());
+        content.map_or_else(Vec::new, |content| content.to_vec())
+    }
+
+    /// Puts a new file in the place of an old one.
+    fn replace(&mut self, path: &str, content: Vec<u8>) {
+        let (file, new) = (self.root().join(path), self.root().join(".new"));
+        fs::write(&new, &content).expect("a new file");
+        self.date(&new);
+        fs::rename(&new, &file).expect("a name for it");
+        self.date_directory(path);
+        self.add(path, Some(content));
+    }
+
+    /// Writes a file in place, which a reply in progress notices.
+    fn rewrite(&mut self, path: &str, content: Vec<u8>) {
+        fs::write(self.root().join(path), &content).expect("a file that exists");
+        self.date(&self.root().join(path));
+        if let Some(last) = self
+            .files
+            .get_mut(path)
+            .and_then(|versions| versions.last_mut())
+        {
+            last.is_rewritten = true;
+        }
+        self.add(path, Some(content));
+    }
+
+    fn add(&mut self, path: &str, content: Option<Vec<u8>>) {
+        let now = clock::now_ns();
+        let versions = self.files.entry(path.to_owned()).or_default();
+        if let Some(last) = versions.last_mut() {
+            last.until_ns = now;
+        }
+        versions.push(Version {
+            content: content.map(Rc::new),
+            modified_s: self.next_modified_s,
+            since_ns: now,
+            until_ns: u64::MAX,
+            is_rewritten: false,
+        });
+        self.next_modified_s += 2;
+    }
+
+    fn date_directory(&self, path: &str) {
+        self.date(&self.root());
+        if let Some(parent) = Path::new(path).parent() {
+            self.date(&self.root().join(parent));
+        }
+    }
+
+    /// Gives a file the modification time of its version, and not that of the machine.
+    fn date(&self, path: &Path) {
+        let time = Timespec {
+            tv_sec: self.next_modified_s,
+            tv_nsec: 0,
+        };
+        let times = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("a time");
+    }
+}
