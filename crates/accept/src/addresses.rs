@@ -53,7 +53,8 @@ impl Addresses {
     }
 }
 
-fn network(address: IpAddr) -> IpAddr {
+/// What counts as one address.
+pub fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(whole) => Ipv6Addr::from_bits(whole.to_bits() & !u128::from(u64::MAX)).into(),

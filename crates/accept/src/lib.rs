@@ -32,7 +32,7 @@ use headway_os::syn_filter::SynFilter;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-pub use addresses::Addresses;
+pub use addresses::{Addresses, network};
 pub use admission_control::AdmissionControl;
 pub use balance::{Balance, BalanceDecision, NOT_ACCEPTING};
 pub use reserve::Reserve;

@@ -19,6 +19,8 @@ use super::{Account, Config, HelperBackend, LogConfig, headers, hosts, locations
 
 /// Default limit on connections per worker.
 const DEFAULT_CONNECTIONS: u64 = 15_000;
+/// Default of `buffer-disk-max`.
+const DEFAULT_BUFFER_DISK_BYTES: u64 = 4 << 30;
 /// Default of `small-file-max`.
 const DEFAULT_SMALL_FILE_BYTES: u64 = 128 << 10;
 const LISTENERS_MAX: usize = 64;
@@ -38,7 +40,8 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     };
     let accept = accept::accept_settings(from, &defaults, to);
     let hosts = hosts::hosts(from, environment.extensions.applications, to);
-    let others = helpers_max + locations::descriptors(&hosts);
+    let buffer_files_max = locations::buffer_files(&hosts, environment.nofile);
+    let others = helpers_max + locations::descriptors(&hosts) + buffer_files_max;
     let (max_connections, file_cache_descriptors) =
         descriptors(from, others, defaults.connection_eighths, environment, to);
     let are_cached = research.caching && defaults.caches_small_files;
@@ -47,7 +50,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let listen = listen(from, to);
     let events = events(from, defaults.events, to);
     let backlog = accept::backlog(from, defaults.backlog, environment.somaxconn, to);
-    let limits = RequestLimits::new(from, to);
+    let limits = RequestLimits::new(from, memory, to);
     let files = FileLimits::new(
         from,
         &defaults,
@@ -77,6 +80,10 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         max_header_bytes: limits.header_bytes as usize,
         max_target_bytes: limits.target_bytes as usize,
         max_body_bytes: limits.body_bytes,
+        min_transfer_rate: limits.transfer_rate,
+        buffer_memory_max_bytes: limits.buffer_memory_bytes,
+        buffer_disk_max_bytes: limits.buffer_disk_bytes,
+        buffer_files_max,
         helper_backend,
         helpers_min,
         helpers_max,
@@ -139,10 +146,13 @@ struct RequestLimits {
     header_bytes: u64,
     target_bytes: u64,
     body_bytes: u64,
+    transfer_rate: u64,
+    buffer_memory_bytes: u64,
+    buffer_disk_bytes: u64,
 }
 
 impl RequestLimits {
-    fn new(from: &Settings, to: &mut Findings<'_>) -> RequestLimits {
+    fn new(from: &Settings, memory: Memory, to: &mut Findings<'_>) -> RequestLimits {
         let any = 0..=u32::MAX;
         let header_sizes = 512..=1 << 20;
         RequestLimits {
@@ -184,6 +194,27 @@ impl RequestLimits {
                 &from.max_body_size,
                 1 << 20,
                 0..=1 << 40,
+                to,
+            ),
+            transfer_rate: size(
+                "min-transfer-rate",
+                &from.min_transfer_rate,
+                500,
+                0..=1 << 30,
+                to,
+            ),
+            buffer_memory_bytes: size(
+                "buffer-memory-max",
+                &from.buffer_memory_max,
+                memory::default_buffer_bytes(memory),
+                1 << 20..=1 << 40,
+                to,
+            ),
+            buffer_disk_bytes: size(
+                "buffer-disk-max",
+                &from.buffer_disk_max,
+                DEFAULT_BUFFER_DISK_BYTES,
+                0..=1 << 46,
                 to,
             ),
         }

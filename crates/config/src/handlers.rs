@@ -166,6 +166,11 @@ pub(super) fn check_foreign_settings(
         ("fork-in-server", span(&own.fork_in_server)),
     ];
     let of_gateways = [("authorization", span(&own.authorization))];
+    let of_whole_bodies = [("request-buffering", span(&own.request_buffering))];
+    let whole_bodies = (
+        &of_whole_bodies[..],
+        "only for cgi, fastcgi, scgi and proxy; direct and pipe always receive the whole body first",
+    );
     let back_ends = (
         &of_back_ends[..],
         "only for upstreams: fastcgi, scgi and proxy",
@@ -181,7 +186,7 @@ pub(super) fn check_foreign_settings(
         | HandlerConfig::Direct(_)
         | HandlerConfig::Pipe(_)
         | HandlerConfig::Application(_) => {
-            vec![back_ends, proxies, cgi, gateways]
+            vec![back_ends, proxies, cgi, gateways, whole_bodies]
         }
     };
     for (settings, problem) in foreign {

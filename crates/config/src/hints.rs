@@ -146,6 +146,18 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         "write timeout = \"60s\" in a [[location]] table",
     ),
     (
+        &["proxyrequestbuffering", "fastcgirequestbuffering"],
+        "write request-buffering = false in a [[location]] table",
+    ),
+    (
+        &["clientbodybuffersize", "proxybuffers", "proxybuffersize"],
+        "write buffer-memory-max = \"64MiB\", which is for all requests together",
+    ),
+    (
+        &["proxymaxtempfilesize", "fastcgimaxtempfilesize"],
+        "write temp-file-max = \"64MiB\" in a [[location]] table",
+    ),
+    (
         &["proxyconnecttimeout", "fastcgiconnecttimeout"],
         "write connect-timeout = \"5s\" in a [[location]] table",
     ),

@@ -100,6 +100,15 @@ pub struct Config {
     pub max_target_bytes: usize,
     /// Longest request body; a longer one gets 413.
     pub max_body_bytes: u64,
+    /// Least rate of a client that sends a body or reads a handler's response, in bytes per second; 0
+    /// means none.
+    pub min_transfer_rate: u64,
+    /// Memory for bodies and responses that wait, for all workers together.
+    pub buffer_memory_max_bytes: u64,
+    /// Disk space for them, for all workers together.
+    pub buffer_disk_max_bytes: u64,
+    /// Files for them, per worker.
+    pub buffer_files_max: usize,
     /// What does the work that may block.
     pub helper_backend: HelperBackend,
     /// Lowest number of helper processes per worker.

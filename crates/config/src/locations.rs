@@ -17,17 +17,21 @@ use super::handlers::{check_foreign_settings, kind};
 use super::keys::Setting;
 use super::ranges::{number, size, span, time, value};
 use super::settings::{LocationSettings, Settings};
-use super::upstreams::Upstreams;
+use super::upstreams::{Protocol, Upstreams};
 use crate::extensions::KnownApplications;
 
 /// Descriptors a worker needs for each running program: its input, its output, and one for the
 /// transfer.
 const DESCRIPTORS_PER_PROGRAM: usize = 3;
-/// Default of `concurrency`.
+/// Default of `concurrency` where each request occupies a process.
 const CONCURRENCY: u32 = 16;
+/// Default of `concurrency` for HTTP upstreams.
+const CONCURRENCY_OF_PROXIES: u32 = 256;
 const QUEUE: u32 = 128;
 /// Default of `temp-file-max`.
 const TEMP_FILE_MAX_BYTES: u64 = 64 << 20;
+/// Most bodies and responses in files, per worker.
+const BUFFER_FILES_MAX: u64 = 4096;
 const DAY_MS: u64 = 24 * 3_600_000;
 
 /// Requests by path, and their handler.
@@ -56,8 +60,12 @@ pub struct Location {
     pub temp_file_max_bytes: u64,
     /// A longer request body gets 413.
     pub max_body_bytes: u64,
+    /// Whether the whole request body is received before the handler starts.
+    pub request_buffering: bool,
     /// Requests that the handler answers at the same time, per worker.
     pub concurrency: u32,
+    /// Requests of one address among them; 0 means no limit.
+    pub concurrency_per_address: u32,
     /// Requests that may wait for the handler per worker; beyond this they get 503.
     pub queue: u32,
     /// Whether a client that has closed its sending side is answered. Otherwise it counts as
@@ -323,21 +331,31 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
     all.map(|location| {
         let many = location.concurrency as usize;
-        let own = match &location.handler {
-            HandlerConfig::Files | HandlerConfig::Application(_) => return 0,
+        match &location.handler {
+            HandlerConfig::Files | HandlerConfig::Application(_) => 0,
             HandlerConfig::Cgi(_) | HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_PER_PROGRAM)
             }
             HandlerConfig::Upstreams(upstreams) => upstreams.descriptors(location.concurrency),
-        };
-        // As many responses again may be in files.
-        own.saturating_add(if location.temp_file_max_bytes > 0 {
-            many
-        } else {
-            0
-        })
+        }
     })
     .fold(0, usize::saturating_add)
+}
+
+/// Returns the most bodies and responses that one worker may have in files. Without handlers there
+/// are none.
+pub(super) fn buffer_files(hosts: &[Host], nofile: u64) -> usize {
+    let mut all = hosts.iter().flat_map(|host| &host.locations);
+    let has_handlers = all.any(|location| {
+        !matches!(
+            location.handler,
+            HandlerConfig::Files | HandlerConfig::Application(_)
+        )
+    });
+    match has_handlers {
+        true => (nofile / 8).clamp(16, BUFFER_FILES_MAX) as usize,
+        false => 0,
+    }
 }
 
 fn location(
@@ -359,9 +377,16 @@ fn location(
         .as_ref()
         .map_or(1 << 20, |item| item.get_ref().0);
     let (timeout_ms, request_timeout_ms) = timeouts(key, own, to);
+    let handler = kind?;
+    let concurrency = match &handler {
+        HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => {
+            CONCURRENCY_OF_PROXIES
+        }
+        _ => CONCURRENCY,
+    };
     let location = Location {
         path: rule?,
-        handler: kind?,
+        handler,
         internal: value(&own.internal).unwrap_or(false),
         timeout_ms,
         request_timeout_ms,
@@ -392,11 +417,19 @@ fn location(
             0..=1 << 40,
             to,
         ),
+        request_buffering: value(&own.request_buffering).unwrap_or(true),
         concurrency: number(
             &name("concurrency"),
             &own.concurrency,
-            CONCURRENCY,
+            concurrency,
             1..=4096,
+            to,
+        ),
+        concurrency_per_address: number(
+            &name("concurrency-per-address"),
+            &own.concurrency_per_address,
+            0,
+            0..=4096,
             to,
         ),
         queue: number(&name("queue"), &own.queue, QUEUE, 0..=1 << 20, to),

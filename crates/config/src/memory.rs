@@ -28,6 +28,8 @@ const LIMITED_BYTES_HIGHEST: u64 = 512 << 20;
 /// Share of a limit for chunks of larger files, as a divisor, and its highest value.
 const CHUNK_CACHE_SHARE: u64 = 50;
 const CHUNK_CACHE_BYTES_HIGHEST: u64 = 16 << 20;
+/// Highest default of `buffer-memory-max`.
+const BUFFER_BYTES_HIGHEST: u64 = 64 << 20;
 /// Lowest value for chunks: what one call sends, twice.
 pub(crate) const CHUNK_CACHE_BYTES_LOWEST: u64 = 2 << 20;
 /// Without a limit the defaults of all workers, and of all helpers, stay below this share of the
@@ -208,6 +210,12 @@ pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
 pub(super) fn default_chunk_cache_bytes(workers: usize, memory: Memory) -> u64 {
     let share = memory.bytes / CHUNK_CACHE_SHARE / workers.max(1) as u64;
     (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, CHUNK_CACHE_BYTES_HIGHEST)
+}
+
+/// Default of `buffer-memory-max`: a share of the memory, as for chunks, with a higher limit.
+pub(super) fn default_buffer_bytes(memory: Memory) -> u64 {
+    let share = memory.bytes / DEFAULT_SHARE_DIVISOR;
+    (share >> 20 << 20).clamp(1 << 20, BUFFER_BYTES_HIGHEST)
 }
 
 /// Default of `mapped-max`: four fifths of the memory, as in Flash (2006 paper, section 2.1).

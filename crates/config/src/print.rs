@@ -86,7 +86,13 @@ impl Config {
             "max-target-size = \"{}\"",
             Bytes(self.max_target_bytes as u64)
         )?;
-        writeln!(out, "max-body-size = \"{}\"", Bytes(self.max_body_bytes))
+        writeln!(out, "max-body-size = \"{}\"", Bytes(self.max_body_bytes))?;
+        let rate = Bytes(self.min_transfer_rate);
+        writeln!(out, "min-transfer-rate = \"{rate}\"")?;
+        let memory = Bytes(self.buffer_memory_max_bytes);
+        writeln!(out, "buffer-memory-max = \"{memory}\"")?;
+        let disk = Bytes(self.buffer_disk_max_bytes);
+        writeln!(out, "buffer-disk-max = \"{disk}\"")
     }
 
     /// The helpers, the caches, and how files are opened and sent.
@@ -244,7 +250,10 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         "max-body-size = \"{}\"",
         Bytes(location.max_body_bytes)
     )?;
+    writeln!(out, "request-buffering = {}", location.request_buffering)?;
     writeln!(out, "concurrency = {}", location.concurrency)?;
+    let per_address = location.concurrency_per_address;
+    writeln!(out, "concurrency-per-address = {per_address}")?;
     writeln!(out, "queue = {}", location.queue)?;
     writeln!(out, "half-close = {}", location.half_close)?;
     if location.reads_responses() {

@@ -131,7 +131,9 @@ table! {
 
         /// Time for the client to send the whole request header.
         header_timeout: Millis, Timeouts, "10s", "\"5s\"";
-        /// Time for the client to send the whole request body.
+        /// Time without progress while a request body arrives; see also min-transfer-rate.
+        ///
+        /// Where no handler needs the body, time for all of it.
         body_timeout: Millis, Timeouts, "10s", "\"60s\"";
         /// Time without progress while sending a response.
         send_timeout: Millis, Timeouts, "30s", "\"60s\"";
@@ -148,6 +150,19 @@ table! {
         ///
         /// A longer one gets 413.
         max_body_size: Bytes, Limits, "1MiB", "\"64MiB\"";
+        /// Least bytes per second of a client that sends a body, or reads a handler's response.
+        ///
+        /// It holds on average; body-timeout and send-timeout are the longest pause. 0 means none.
+        min_transfer_rate: Bytes, Limits, "500", "\"1KiB\"";
+        /// Memory for request bodies and handlers' responses that wait, for all workers together.
+        ///
+        /// What does not fit goes to disk. The default is lower where memory is short.
+        buffer_memory_max: Bytes, Limits, "64MiB", "\"256MiB\"";
+        /// Space in temp-directory for what does not fit into buffer-memory-max.
+        ///
+        /// Without room clients have to wait, and get 503 after body-timeout. 0 writes nothing to
+        /// disk.
+        buffer_disk_max: Bytes, Limits, "4GiB", "\"20GiB\"";
 
         /// Memory per worker for whole responses of small files.
         ///
@@ -286,8 +301,18 @@ table! {
         output_max: Bytes, LocationLimits, "1GiB", "\"10GiB\"";
         /// Bytes of one response buffered on disk for a slow client; 0 buffers none.
         temp_file_max: Bytes, LocationLimits, "64MiB", "\"1GiB\"";
+        /// Receive the whole request body before the handler starts.
+        ///
+        /// Otherwise a slow client occupies the handler. direct always does.
+        request_buffering: bool, LocationLimits, "true", "false";
         /// Requests the handler answers at the same time, per worker.
-        concurrency: u32, LocationLimits, "16", "64";
+        ///
+        /// The default is 256 for proxy and 16 for all others.
+        concurrency: u32, LocationLimits, "256 (proxy) or 16", "64";
+        /// Requests of one address (IPv6: one /64 network) that the handler answers at the same time.
+        ///
+        /// Others of it wait in the queue. 0 means no limit.
+        concurrency_per_address: u32, LocationLimits, "0", "8";
         /// Requests that wait for the handler per worker; beyond this they get 503.
         queue: u32, LocationLimits, "128", "1000";
 

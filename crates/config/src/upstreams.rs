@@ -315,6 +315,10 @@ mod tests {
                 "only for cgi",
             ),
             (
+                "direct = [\"/bin/true\"]\nrequest-buffering = false",
+                "always receive the whole body",
+            ),
+            (
                 "proxy = \"127.0.0.1:1\"\nfork-in-server = true",
                 "only for cgi",
             ),

@@ -18,7 +18,7 @@ use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::{Lease, TriedUpstreams};
 use headway_request::{Charge, Frame, ProgramName, Request};
 
-use super::Body;
+use super::{Body, Pace};
 
 /// Most body bytes that wait for the handler, except for what one more read adds.
 const BODY_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -84,8 +84,14 @@ pub struct Upload {
     pub spooled: Option<Rc<OpenFile>>,
     /// Length of the spooled part.
     pub spooled_bytes: u64,
-    /// A helper is writing what was in `waiting`.
-    pub spooling: bool,
+    /// Bytes that a helper is writing, which were in `waiting`.
+    pub spooling_bytes: u64,
+    /// The client must wait: there is no room for more of the body.
+    pub held: bool,
+    /// Until when it waits; 0 if it has not had to since its last byte.
+    pub held_until_ms: u64,
+    /// How fast the client sends.
+    pub pace: Pace,
     /// How much of the spooled part has been read back into `waiting`.
     pub read_back_bytes: u64,
     /// A helper is reading the next chunk.
@@ -96,6 +102,11 @@ impl Upload {
     /// Whether the client may send more now.
     pub fn has_room(&self) -> bool {
         self.discarded || self.waiting.len() - self.taken < BODY_BUFFER_BYTES_MAX
+    }
+
+    /// Whether a helper is writing.
+    pub fn is_spooling(&self) -> bool {
+        self.spooling_bytes > 0
     }
 
     /// Bytes that the handler has not accepted yet.
@@ -205,12 +216,10 @@ pub struct ResponseBuffer {
     pub written_bytes: u64,
     /// How much of that has been read back.
     pub read_back_bytes: u64,
-    /// A helper is writing.
-    pub spooling: bool,
+    /// Bytes that a helper is writing.
+    pub spooling_bytes: u64,
     /// A helper is reading.
     pub reading_back: bool,
-    /// The share of the location's limit of spooled responses.
-    pub charge: Option<Charge>,
 }
 
 impl ResponseBuffer {
@@ -221,7 +230,12 @@ impl ResponseBuffer {
 
     /// Whether a helper is working on it.
     pub fn is_busy(&self) -> bool {
-        self.spooling || self.reading_back
+        self.is_spooling() || self.reading_back
+    }
+
+    /// Whether a helper is writing.
+    pub fn is_spooling(&self) -> bool {
+        self.spooling_bytes > 0
     }
 }
 
@@ -241,6 +255,8 @@ pub struct Download {
     pub bytes: u64,
     /// Whether more may be read: earlier output has been sent or buffered.
     pub wanted: bool,
+    /// How fast the client reads.
+    pub pace: Pace,
     /// Bytes that wait for the client behind the queued pieces.
     pub response_buffer: ResponseBuffer,
     /// Whether all of the response has come.
@@ -258,10 +274,21 @@ impl Download {
             length: None,
             bytes: 0,
             wanted: true,
+            pace: Pace::default(),
             response_buffer: ResponseBuffer::default(),
             ended: false,
         }
     }
+}
+
+/// What an exchange takes of the room for bodies and responses.
+pub struct BufferCharges {
+    /// Bytes in memory.
+    pub memory: Charge,
+    /// Bytes in files.
+    pub disk: Charge,
+    /// Files.
+    pub files: Charge,
 }
 
 /// A request that a handler answers.
@@ -299,6 +326,10 @@ pub struct Exchange {
     pub needs_new_conn: bool,
     /// The exchange counts towards its location's `concurrency`.
     pub holds_slot: bool,
+    /// Its part of the requests of its client's address that the location answers.
+    pub address_slot: Option<Charge>,
+    /// Its share of the memory, the disk space and the files for bodies and responses.
+    pub buffers: BufferCharges,
     /// The request body.
     pub upload: Upload,
     /// The response.
@@ -309,6 +340,23 @@ impl Exchange {
     /// Whether the program has been requested and not released.
     pub fn is_started(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Running)
+    }
+
+    /// Updates what its body and response take. `sending_bytes` of the response are on their way to the
+    /// client.
+    pub fn charge_buffers(&mut self, sending_bytes: u64) {
+        let (upload, response) = (&self.upload, &self.download.response_buffer);
+        let in_memory = upload.waiting.capacity() + response.tail.capacity();
+        let being_written = upload.spooling_bytes + response.spooling_bytes;
+        let charges = &mut self.buffers;
+        charges
+            .memory
+            .set(in_memory as u64 + being_written + sending_bytes);
+        charges
+            .disk
+            .set(upload.spooled_bytes + response.written_bytes);
+        let files = u64::from(upload.spooled_bytes > 0) + u64::from(response.written_bytes > 0);
+        charges.files.set(files);
     }
 
     /// Whether an upstream connection is being established.

@@ -15,6 +15,7 @@
 mod application_request;
 mod body;
 mod exchange;
+mod pace;
 mod table;
 
 use std::cell::OnceCell;
@@ -29,8 +30,10 @@ use headway_request::{Entry, Outgoing, Request};
 pub use application_request::{ApplicationRequest, ApplicationStage, PendingResponse};
 pub use body::Body;
 pub use exchange::{
-    Channel, Download, Exchange, Reader, Stage, UpgradedConn, Upload, UpstreamConn, UpstreamRequest,
+    BufferCharges, Channel, Download, Exchange, Reader, Stage, UpgradedConn, Upload, UpstreamConn,
+    UpstreamRequest,
 };
+pub use pace::Pace;
 pub use table::{CONNECTION, ConnectionTable};
 
 /// What a connection waits for, and with what it continues then. A phase owns the request.

@@ -48,6 +48,11 @@ impl ConnectionTable {
         self.0.remove_at(slot)
     }
 
+    /// The number of slots, free ones included.
+    pub fn slots(&self) -> usize {
+        self.0.slots()
+    }
+
     /// The number of connections.
     pub fn count(&self) -> usize {
         self.0.len()

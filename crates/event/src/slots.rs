@@ -86,6 +86,11 @@ impl<T> Slots<T> {
         self.slots.get_mut(slot)?.value.as_mut()
     }
 
+    /// The number of slots, free ones included.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Takes a value out for one step. Its slot stays occupied; [`Slots::put_back`] returns it.
     pub fn take(&mut self, slot: usize) -> Option<T> {
         self.slots.get_mut(slot)?.value.take()

@@ -322,10 +322,17 @@ counters! {
             Gauge handler_queue_length [] "Requests that wait now because a handler has reached its concurrency limit." { handler_queue_length; }
             Counter handler_errors [reason] "Requests that a handler did not answer, by reason." {
                 handler_queue_full ("queue_full") "Requests answered 503 because a handler's queue was full.";
+                buffers_full ("buffers_full") "Requests answered 503 because there was no room for their body during body-timeout.";
                 handler_abandoned ("client_disconnected") "Requests whose client disconnected before the handler had answered.";
                 handler_timeouts ("timeout") "Requests whose handler took too long: answered 504, or aborted.";
                 handler_invalid_responses ("invalid_response") "Handler responses that were invalid: no header, malformed, too long or too short.";
             }
+            Gauge buffer_bytes [place] "Request bodies and handlers' responses that wait now, in bytes." {
+                buffer_memory_bytes ("memory") "Bytes of bodies and responses in the worker's memory now.";
+                buffer_disk_bytes ("disk") "Bytes of bodies and responses in temporary files now.";
+            }
+            Gauge buffer_bodies_held [] "Requests now whose client is not read from, because there is no room for more of its body." { buffer_bodies_held; }
+            Counter buffer_holds [] "Times that a client was not read from, because there was no room for more of its body." { buffer_holds; }
             Counter handler_request_bytes [] "Bytes of request bodies sent to handlers." { handler_request_bytes; }
             Counter handler_response_bytes [] "Bytes received from handlers." { handler_response_bytes; }
             Counter handler_spooled_bytes [direction] "Bytes buffered in temporary files, by direction: request bodies and responses." {

@@ -134,6 +134,12 @@ impl Charge {
             bytes,
         }
     }
+
+    /// Changes the share.
+    pub fn set(&mut self, bytes: u64) {
+        self.total.set(self.total.get() - self.bytes + bytes);
+        self.bytes = bytes;
+    }
 }
 
 impl Drop for Charge {
@@ -248,6 +254,15 @@ impl Outgoing {
     pub fn clear(&mut self) {
         self.pieces.clear();
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
+    }
+
+    /// Memory of the response's own bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let pieces = self.pieces.iter().map(|piece| match piece {
+            Piece::Bytes(bytes, _) => bytes.len() as u64,
+            Piece::Cached(..) | Piece::File(..) => 0,
+        });
+        pieces.sum()
     }
 
     /// Bytes that have not been sent yet.

@@ -12,6 +12,8 @@ use headway_gateway::FieldList;
 use headway_http::{Head, OwnedHead};
 use headway_metrics::MethodLabel;
 
+use crate::Charge;
+
 /// The most requests kept for reuse.
 const RECYCLED_MAX: usize = 64;
 /// A longer header is not kept for reuse, since it would occupy its memory for good.
@@ -40,6 +42,8 @@ pub struct Request {
     pub body_read: bool,
     /// The body, if it is received before the request is answered.
     pub body: Vec<u8>,
+    /// Accounts for the body until it is dropped.
+    pub body_charge: Option<Charge>,
     /// A helper has already worked for the request, so its next job is accepted even if the queue
     /// is full.
     pub had_helper: bool,
@@ -88,6 +92,7 @@ impl Request {
             started: None,
             body_read: false,
             body: Vec::new(),
+            body_charge: None,
             had_helper: false,
             redirects: 0,
             accel_fields: None,
@@ -162,6 +167,7 @@ impl Requests {
     /// Takes back a request whose response is complete.
     pub fn recycle(&mut self, mut request: Box<Request>) {
         (request.body, request.accel_fields) = (Vec::new(), None);
+        request.body_charge = None;
         let is_small = request.head.bytes().len() <= RECYCLED_HEAD_BYTES_MAX;
         if is_small && self.recycled.len() < RECYCLED_MAX {
             self.recycled.push(request);

@@ -15,6 +15,7 @@
 
 mod acceptor;
 mod application;
+mod buffers;
 mod closing;
 mod context;
 mod deliver;

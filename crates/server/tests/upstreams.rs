@@ -2,6 +2,7 @@
 //! made for the tests.
 
 mod aborts;
+mod buffers;
 mod faults;
 mod accel_redirect;
 mod keepalive;

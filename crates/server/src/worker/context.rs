@@ -22,6 +22,7 @@ use headway_request::{Entry, Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
 
+use super::buffers::BufferRoom;
 use super::log::Log;
 use super::sending::Sender;
 
@@ -52,6 +53,8 @@ pub(super) struct LoopContext {
     pub pool: Pool,
     pub sender: Sender,
     pub log: Option<Log>,
+    /// The room for bodies and responses that wait.
+    pub buffers: BufferRoom,
     /// The buffer into which requests are received; a connection stores only unconsumed input.
     pub scratch: Vec<u8>,
     /// Connections whose write quantum was used up; they run again after the events of the next
@@ -115,6 +118,7 @@ impl LoopContext {
             pool: opened.pool,
             sender: opened.sender,
             log: opened.log,
+            buffers: BufferRoom::new(&config),
             // Room for a buffered partial header and as much again, so that receiving always makes
             // progress.
             scratch: vec![0; 2 * config.max_header_bytes],

@@ -6,7 +6,8 @@
 //! the exchange ends. [`Gateway::apply_step`] makes a `Next` of it for the worker. In the order of a
 //! request:
 //!
-//! - `admission` accepts the request, and `buffer_body` keeps a body until its length is known;
+//! - `buffer_body` receives the body, `admission` gives the request a slot or queues it, and
+//!   `address_slots` limits those of one address;
 //! - `launch` starts a CGI program, `direct` and `piped` choose a running process;
 //! - `upstream` is the way of a proxied request. `upstream_conn` opens connections,
 //!   `upstream_pool` keeps them, `upstream_faults` has what goes wrong, `upstream_abort` cancels a
@@ -21,6 +22,7 @@
 //! The loop never creates a process (except with `fork-in-server`, for measurements), never waits
 //! for one, and never keeps more of a body or a response in memory than a bounded buffer holds.
 
+mod address_slots;
 mod admission;
 mod buffer_body;
 mod direct;
@@ -42,13 +44,12 @@ mod upstream_conn;
 mod upstream_faults;
 mod upstream_pool;
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
-use std::rc::Rc;
 
 use headway_connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use headway_event::{Interest, Ready, Slots, Token};
@@ -61,6 +62,7 @@ use super::context::LoopContext;
 use super::deliver::Delivery;
 use super::{PROGRAM, UPSTREAM_CONN};
 use crate::extensions::{Fork, OwnProgram};
+use address_slots::AddressSlots;
 use direct_processes::Direct;
 use internal_redirect::InternalRedirect;
 use spawner::Spawner;
@@ -88,7 +90,7 @@ pub(super) struct Gateway {
     /// Programs or upstream requests in progress, by location.
     running: Vec<u32>,
     /// Clients whose requests wait for a free slot, by location.
-    queues: Vec<VecDeque<Token>>,
+    queues: Vec<VecDeque<(Token, IpAddr)>>,
     /// The long-running processes of direct and pipe locations.
     direct: Direct,
     /// The upstream pools, by location.
@@ -104,8 +106,8 @@ pub(super) struct Gateway {
     aborts: Vec<AbortedRequest>,
     /// Upgraded connections, by location.
     upgrades: Vec<u32>,
-    /// Responses spooled to disk, by location.
-    spooled_responses: Vec<Rc<Cell<u64>>>,
+    /// Requests that each location answers, by client address.
+    addresses: Vec<AddressSlots>,
     /// Locations with a slot that has just become free.
     freed: Vec<usize>,
     /// ID of the last exchange.
@@ -142,7 +144,7 @@ impl Gateway {
             events_complete: false,
             aborts: Vec::new(),
             upgrades: vec![0; routes.len()],
-            spooled_responses: (0..routes.len()).map(|_| Rc::default()).collect(),
+            addresses: AddressSlots::all(routes),
             freed: Vec::new(),
             next_id: 1,
             process_tags: ProcessTags::draw(),
@@ -339,6 +341,7 @@ impl Gateway {
                 Next::Wait(Phase::Exchange(exchange))
             }
             Continue(()) => {
+                exchange.charge_buffers(connection.outgoing.memory_bytes());
                 Gateway::watch_client(context, connection, &exchange);
                 self.watch_program(context, connection.token, &mut exchange);
                 Next::Wait(Phase::Exchange(exchange))
@@ -445,6 +448,7 @@ impl Gateway {
         self.reap_forked(context);
         self.maintain_upstreams(context);
         self.maintain_aborted(context);
+        self.maintain_buffers(context);
     }
 
     /// The latest time at which [`Gateway::maintain`] has something to do.
@@ -457,6 +461,7 @@ impl Gateway {
             self.forked_next_ms(context.now_ms),
             self.idle_next_ms(),
             self.aborts_next_ms(),
+            Gateway::buffers_next_ms(context),
         ];
         due.into_iter().flatten().min()
     }

@@ -256,7 +256,14 @@ impl LoopContext {
             BodyUse::Discard => body.feed(received),
             BodyUse::Application(_) => body.feed_into(received, &mut request.body),
         };
+        if body_use != BodyUse::Discard {
+            self.buffers.charge_body(&mut request);
+        }
         let status = match progress {
+            DrainProgress::More if body_use != BodyUse::Discard && !self.buffers.has_memory() => {
+                self.counters.buffers_full += 1;
+                Status::SERVICE_UNAVAILABLE
+            }
             // The deadline covers the whole body, so it is not extended.
             DrainProgress::More => return Next::Wait(Phase::AwaitBody(request, body, body_use)),
             DrainProgress::Done(used) => {

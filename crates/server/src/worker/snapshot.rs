@@ -50,4 +50,5 @@ fn gauges(worker: &Worker, counters: &mut Counters) {
     router.files.gauges(counters);
     router.listings.gauges(counters);
     router.gateway.gauges(counters);
+    context.buffers.gauges(counters);
 }

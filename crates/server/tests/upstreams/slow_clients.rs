@@ -86,6 +86,24 @@ fn upstream_is_released_while_a_slow_client_reads_its_response() {
 }
 
 #[test]
+fn location_answers_others_while_many_slow_clients_read_their_responses() {
+    let site = Site::new();
+    let (upstream, taken) = long_winded("Content-Length: 30000000");
+    let server = proxy(&site, &[&upstream.address], "concurrency = 2");
+    let mut slow = Vec::new();
+    for number in 0..6 {
+        let mut client = server.connect();
+        send(&mut client, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(taken.recv_timeout(TIMEOUT).unwrap() >= BYTES, "{number}");
+        slow.push(client);
+    }
+    assert!(get(&server, "/app/y").body == contents(BYTES));
+    let last = slow.last_mut().unwrap();
+    assert!(receive(last).unwrap().body == contents(BYTES));
+    is_well(&server);
+}
+
+#[test]
 fn upstream_waits_when_the_response_buffer_is_full() {
     let site = Site::new();
     for more in ["temp-file-max = \"1MiB\"", "temp-file-max = \"0\""] {

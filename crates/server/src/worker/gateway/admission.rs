@@ -1,8 +1,9 @@
 //! Admission of a request to a handler: checks the length of its body, keeps the part that has
 //! arrived, and starts the handler or queues the request.
 //!
-//! A program must know the length of the body before it starts (RFC 3875, 4.1.2). A body with
-//! `Content-Length` is passed on as it arrives; a chunked body is buffered first.
+//! The body is received before the request takes one of the slots of its location, so that slow
+//! clients occupy no handler. With `request-buffering = false` only a chunked body is, since a program
+//! must know the length before it starts (RFC 3875, 4.1.2).
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::time::Instant;
@@ -52,7 +53,7 @@ impl Handler for Gateway {
         let mut exchange =
             Box::new(self.new_exchange(context, connection, request, program, upload));
         let step = match exchange.stage {
-            Stage::BufferingBody => Gateway::buffer_body(context, connection, &mut exchange),
+            Stage::BufferingBody => self.buffer_body(context, connection, &mut exchange),
             _ => self.admit(context, connection, &mut exchange),
         };
         self.apply_step(context, connection, exchange, step)
@@ -78,7 +79,7 @@ impl Gateway {
 
     fn new_exchange(
         &mut self,
-        context: &mut LoopContext,
+        context: &LoopContext,
         connection: &Connection,
         request: Box<Request>,
         program: ProgramName,
@@ -86,9 +87,9 @@ impl Gateway {
     ) -> Exchange {
         let location = &context.routes.get(program.route).location;
         let time_max_ms = location.request_timeout_ms;
-        // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
             HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
+            _ if location.request_buffering => true,
             _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
@@ -127,6 +128,8 @@ impl Gateway {
             tried: TriedUpstreams::default(),
             needs_new_conn: false,
             holds_slot: false,
+            address_slot: None,
+            buffers: context.buffers.charges(),
             upload,
             download: Download::new(reader),
         }
@@ -160,19 +163,22 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         let route = context.routes.get(exchange.program.route).clone();
-        let may_start = self.may_start(context, &route);
+        let address = connection.client.ip();
+        let may_start =
+            self.may_start(context, &route) && self.addresses[route.number].has_free(address);
         exchange.admitted = Instant::now();
         let queue = &mut self.queues[route.number];
         // A slot that has just become free belongs to the queue, even if the queue has not been
         // served yet.
         if may_start && queue.is_empty() {
+            exchange.address_slot = self.addresses[route.number].take(address);
             return self.start_program(context, connection, exchange);
         }
         if queue.len() >= route.location.queue as usize {
             context.counters.handler_queue_full += 1;
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
-        queue.push_back(connection.token);
+        queue.push_back((connection.token, address));
         exchange.stage = Stage::Queued;
         Gateway::renew_deadline(context, connection, exchange);
         Continue(())
@@ -190,8 +196,9 @@ impl Gateway {
     /// Frees the exchange's slot. The queue is served at the end of the loop iteration.
     pub(super) fn release_slot(&mut self, exchange: &mut Exchange) {
         let route = exchange.program.route;
-        if std::mem::take(&mut exchange.holds_slot) {
-            self.running[route] -= 1;
+        let had_slot = std::mem::take(&mut exchange.holds_slot);
+        self.running[route] -= u32::from(had_slot);
+        if exchange.address_slot.take().is_some() || had_slot {
             self.freed.push(route);
         }
     }
@@ -200,12 +207,20 @@ impl Gateway {
     pub(super) fn start_next(&mut self, context: &mut LoopContext, number: usize) {
         let route = context.routes.get(number).clone();
         while self.may_start(context, &route) {
-            let Some(client) = self.queues[number].pop_front() else {
+            // The first whose address has a slot.
+            let (queue, addresses) = (&mut self.queues[number], &self.addresses[number]);
+            let next = queue
+                .iter()
+                .position(|(_, address)| addresses.has_free(*address));
+            let Some((client, address)) = next.and_then(|at| queue.remove(at)) else {
                 return;
             };
             self.step_client(context, client, |gateway, context, connection, exchange| {
                 match exchange.stage {
-                    Stage::Queued => gateway.start_program(context, connection, exchange),
+                    Stage::Queued => {
+                        exchange.address_slot = gateway.addresses[number].take(address);
+                        gateway.start_program(context, connection, exchange)
+                    }
                     _ => Continue(()),
                 }
             });

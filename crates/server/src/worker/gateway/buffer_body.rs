@@ -1,9 +1,12 @@
-//! Buffers a request body whose length must be known before its program starts.
+//! Buffers a request body before its handler starts.
 //!
 //! Up to a limit the body stays in memory. Beyond it, a helper writes the body chunk by chunk into
 //! an unnamed temporary file. The client is not read from while a helper writes, so a request keeps
 //! at most one chunk in memory and the loop never writes to a disk. The program then gets the file
 //! as its input, and an upstream gets what helpers read back.
+//!
+//! All bodies share the worker's room (`buffers`). While memory is scarce, the parts of silent
+//! clients are written to disk as well. Without room a client is held.
 
 use std::io;
 use std::ops::ControlFlow::{Break, Continue};
@@ -11,43 +14,161 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use headway_connection::{Connection, Exchange, Stage};
+use headway_connection::{Connection, Exchange, Phase, Stage};
 use headway_files::{DeferredCloses, Failure, Meta, OpenFile};
 use headway_http::Status;
 use headway_metrics::calls::Call;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::response_buffer::SPOOL_READ_BYTES;
 use super::{ExchangeEnd, ExchangeStep, Gateway};
+use crate::worker::buffers::{CHUNK_BYTES, Lack};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
 
-/// A body or response is written to disk in chunks of at least this size.
-pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
+/// The least that is written to disk of a client that sends or reads nothing.
+const SILENT_BYTES_MIN: usize = 4 * 1024;
+/// Connections that are searched for silent clients in one iteration.
+const SEARCHED_PER_TICK: usize = 256;
+/// How soon the search goes on if others wait for its result.
+const SEARCH_INTERVAL_MS: u64 = 5;
+/// Held clients that go on in one iteration.
+const RESUMED_PER_TICK: usize = 64;
+/// Jobs of the helpers that may wait when the parts of silent clients are written.
+const JOBS_WAITING_MAX: u64 = 64;
 
 impl Gateway {
     /// Starts buffering: the first part of the body has arrived.
     pub(super) fn buffer_body(
+        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
+        if Gateway::must_hold(context, exchange) {
+            return Gateway::hold(context, connection, exchange, Lack::Memory);
+        }
         Gateway::continue_if_expected(context, connection, exchange)?;
-        Gateway::renew_deadline(context, connection, exchange);
-        Continue(())
+        self.buffer_more(context, connection, exchange)
     }
 
     /// More of the body has arrived.
     pub(super) fn buffer_more(
+        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         Gateway::renew_deadline(context, connection, exchange);
-        match exchange.upload.waiting.len() >= SPOOL_CHUNK_BYTES {
+        let waiting_bytes = exchange.upload.waiting.len();
+        if waiting_bytes < context.buffers.chunk_bytes_min() {
+            return Continue(());
+        }
+        match context.buffers.has_disk(exchange.upload.spooled_bytes == 0) {
             true => Gateway::spool_body(context, connection, exchange),
+            false if waiting_bytes >= CHUNK_BYTES => {
+                Gateway::hold(context, connection, exchange, Lack::Disk)
+            }
             false => Continue(()),
+        }
+    }
+
+    /// Whether there is no memory for more of a body.
+    pub(super) fn must_hold(context: &LoopContext, exchange: &Exchange) -> bool {
+        exchange.stage == Stage::BufferingBody && !context.buffers.has_memory()
+    }
+
+    /// Stops reading from a client until there is room for its body.
+    pub(super) fn hold(
+        context: &mut LoopContext,
+        connection: &Connection,
+        exchange: &mut Exchange,
+        lack: Lack,
+    ) -> ExchangeStep {
+        let upload = &mut exchange.upload;
+        upload.held = true;
+        if upload.held_until_ms == 0 {
+            context.counters.buffer_holds += 1;
+            upload.held_until_ms = context.now_ms + context.config.body_timeout_ms;
+        }
+        context.buffers.hold(exchange, lack);
+        Gateway::renew_deadline(context, connection, exchange);
+        Continue(())
+    }
+
+    /// There may be room again for the body of a held client.
+    fn resume_held(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        if !std::mem::take(&mut exchange.upload.held) {
+            return Continue(());
+        }
+        match exchange.upload.body.is_some() {
+            true => self.buffer_body(context, connection, exchange),
+            false => self.body_buffered(context, connection, exchange),
+        }
+    }
+
+    /// Makes room where it is scarce, and gives it to those who wait for it.
+    pub(super) fn maintain_buffers(&mut self, context: &mut LoopContext) {
+        self.write_silent_parts(context);
+        for _ in 0..RESUMED_PER_TICK {
+            let Some(client) = context.buffers.next_held() else {
+                return;
+            };
+            self.step_client(context, client, Gateway::resume_held);
+        }
+    }
+
+    /// When [`Gateway::maintain_buffers`] has more to do.
+    pub(super) fn buffers_next_ms(context: &LoopContext) -> Option<u64> {
+        match context.buffers.has_next() {
+            true => Some(context.now_ms),
+            false if context.buffers.is_awaited() => Some(context.now_ms + SEARCH_INTERVAL_MS),
+            false => None,
+        }
+    }
+
+    /// While memory is scarce, has helpers write parts of bodies and responses whose clients have gone
+    /// silent. Goes round the connections, a few in each iteration.
+    fn write_silent_parts(&mut self, context: &mut LoopContext) {
+        let slots = context.connections.slots();
+        for _ in 0..slots.min(SEARCHED_PER_TICK) {
+            let has_helper = context.pool.statistics().queue < JOBS_WAITING_MAX;
+            if !context.buffers.is_scarce() || !context.buffers.has_disk(true) || !has_helper {
+                return;
+            }
+            context.buffers.hand = (context.buffers.hand + 1) % slots;
+            let connection = context.connections.get(context.buffers.hand);
+            let Some(Connection {
+                token,
+                phase: Phase::Exchange(exchange),
+                ..
+            }) = connection
+            else {
+                continue;
+            };
+            let upload = &exchange.upload;
+            let is_body = exchange.stage == Stage::BufferingBody
+                && upload.body.is_some()
+                && !upload.is_spooling()
+                && upload.waiting.len() >= SILENT_BYTES_MIN;
+            let response = &exchange.download.response_buffer;
+            let is_response =
+                !response.is_busy() && response.tail.len() >= context.buffers.chunk_bytes_min();
+            let client = *token;
+            if is_body || is_response {
+                self.step_client(context, client, |_, context, connection, exchange| {
+                    if is_body {
+                        return Gateway::spool_body(context, connection, exchange);
+                    }
+                    Gateway::spool_response(context, connection, exchange);
+                    Continue(())
+                });
+            }
         }
     }
 
@@ -60,7 +181,10 @@ impl Gateway {
     ) -> ExchangeStep {
         match exchange.upload.spooled {
             Some(_) if !exchange.upload.waiting.is_empty() => {
-                Gateway::spool_body(context, connection, exchange)
+                match context.buffers.has_disk(false) {
+                    true => Gateway::spool_body(context, connection, exchange),
+                    false => Gateway::hold(context, connection, exchange, Lack::Disk),
+                }
             }
             _ => self.admit(context, connection, exchange),
         }
@@ -90,10 +214,10 @@ impl Gateway {
         if submitted.is_err() {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
-        context.counters.handler_request_spooled_bytes += upload.waiting.len() as u64;
-        upload.spooled_bytes += upload.waiting.len() as u64;
-        upload.waiting.clear();
-        upload.spooling = true;
+        let bytes = std::mem::take(&mut upload.waiting).len() as u64;
+        context.counters.handler_request_spooled_bytes += bytes;
+        upload.spooled_bytes += bytes;
+        upload.spooling_bytes = bytes;
         exchange.request.had_helper = true;
         Gateway::renew_deadline(context, connection, exchange);
         Continue(())
@@ -107,13 +231,13 @@ impl Gateway {
         exchange: &mut Exchange,
         file: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
-        if exchange.download.response_buffer.spooling {
+        if exchange.download.response_buffer.is_spooling() {
             return self.on_response_spooled(context, connection, exchange, file);
         }
-        if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
+        if exchange.stage != Stage::BufferingBody || !exchange.upload.is_spooling() {
             return Continue(());
         }
-        exchange.upload.spooling = false;
+        exchange.upload.spooling_bytes = 0;
         match file {
             Ok(file) => exchange.upload.spooled = Some(file.clone()),
             Err(failure) => {
@@ -122,7 +246,7 @@ impl Gateway {
             }
         }
         match exchange.upload.body.is_some() {
-            true => Gateway::buffer_more(context, connection, exchange),
+            true => self.buffer_more(context, connection, exchange),
             false => self.body_buffered(context, connection, exchange),
         }
     }
@@ -146,7 +270,10 @@ impl Gateway {
             Ok(file) => file,
             Err(_) => return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR)),
         };
-        let length = SPOOL_READ_BYTES.min(upload.spooled_bytes - upload.read_back_bytes);
+        let length = context
+            .buffers
+            .read_back_bytes()
+            .min(upload.spooled_bytes - upload.read_back_bytes);
         let submitted = context.pool.submit_copy(
             &file,
             upload.read_back_bytes,

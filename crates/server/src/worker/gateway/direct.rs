@@ -191,9 +191,9 @@ impl Gateway {
         if waited_ms >= route.location.timeout_ms {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
-        self.queues[route.number].push_front(connection.token);
+        self.queues[route.number].push_front((connection.token, connection.client.ip()));
         let is_idle = self.direct.idle(route.number).is_some();
-        exchange.stage = Stage::Queued;
+        (exchange.stage, exchange.address_slot) = (Stage::Queued, None);
         Gateway::renew_deadline(context, connection, exchange);
         if !is_idle {
             self.start_process(context, route);

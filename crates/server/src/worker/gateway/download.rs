@@ -295,7 +295,7 @@ impl Gateway {
             exchange.download.wanted = false;
             return self.begin_upgrade(context, connection, exchange);
         }
-        self.spool_response(context, connection, exchange);
+        Gateway::spool_response(context, connection, exchange);
         Gateway::update_wanted(context, connection, exchange);
         Continue(())
     }
@@ -346,7 +346,7 @@ impl Gateway {
         if download.ended && download.frame.is_some() && all_sent {
             return Break(ExchangeEnd::Done);
         }
-        self.spool_response(context, connection, exchange);
+        Gateway::spool_response(context, connection, exchange);
         Gateway::update_wanted(context, connection, exchange);
         Continue(())
     }
@@ -359,7 +359,14 @@ impl Gateway {
     ) -> SendProgress {
         let before = connection.outgoing.sent_bytes;
         let progress = context.transmit(connection);
-        if connection.outgoing.sent_bytes > before {
+        let sent_bytes = connection.outgoing.sent_bytes - before;
+        if sent_bytes > 0 {
+            let (config, now_ms) = (&context.config, context.now_ms);
+            let (rate, timeout_ms) = (config.min_transfer_rate, config.send_timeout_ms);
+            exchange
+                .download
+                .pace
+                .progress(sent_bytes, rate, now_ms, timeout_ms);
             Gateway::renew_deadline(context, connection, exchange);
         }
         // The client is slow; the program need not wait for it.

@@ -20,6 +20,8 @@ enum WaitingFor {
     ClientRead,
     /// The client, to send some of the body.
     ClientBody,
+    /// Room for more of the body.
+    Room,
     /// A free slot, or a helper.
     Queue,
     /// An upstream, to accept a connection.
@@ -123,6 +125,7 @@ impl Gateway {
     pub(super) fn kill_program(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         self.abort_upstream(context, exchange);
         self.close_streams(context, exchange);
+        context.buffers.forget(exchange);
         if exchange.stage == Stage::Queued {
             self.leave_queue(exchange);
         }
@@ -152,7 +155,7 @@ impl Gateway {
     /// Cancels helper jobs: their results would be taken for results of the next request.
     pub(super) fn cancel_helper_jobs(context: &mut LoopContext, exchange: &Exchange) {
         let (upload, response_buffer) = (&exchange.upload, &exchange.download.response_buffer);
-        if upload.spooling || upload.reading_back || response_buffer.is_busy() {
+        if upload.is_spooling() || upload.reading_back || response_buffer.is_busy() {
             context.pool.leave(exchange.client.0);
         }
     }
@@ -180,7 +183,7 @@ impl Gateway {
     /// Frees the place in the queue. The connection is not at hand here, but its token is.
     fn leave_queue(&mut self, exchange: &Exchange) {
         let client = exchange.client;
-        self.queues[exchange.program.route].retain(|waiting| *waiting != client);
+        self.queues[exchange.program.route].retain(|(waiting, _)| *waiting != client);
     }
 
     /// The connection closes, whatever the state of its exchange.
@@ -207,7 +210,8 @@ impl Gateway {
             _ if exchange.is_connecting() => WaitingFor::Connect,
             Stage::Queued => WaitingFor::Queue,
             _ if exchange.download.response_buffer.is_busy() => WaitingFor::Queue,
-            Stage::BufferingBody if exchange.upload.spooling => WaitingFor::Queue,
+            Stage::BufferingBody if exchange.upload.is_spooling() => WaitingFor::Queue,
+            Stage::BufferingBody if exchange.upload.held => WaitingFor::Room,
             Stage::BufferingBody => WaitingFor::ClientBody,
             _ if exchange.upload.body.is_some() && exchange.upload.remaining().is_empty() => {
                 WaitingFor::ClientBody
@@ -221,7 +225,7 @@ impl Gateway {
     pub(super) fn note_activity(
         context: &mut LoopContext,
         connection: &Connection,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) {
         if connection.outgoing.pieces.is_empty() {
             Gateway::renew_deadline(context, connection, exchange);
@@ -232,17 +236,28 @@ impl Gateway {
     pub(super) fn renew_deadline(
         context: &mut LoopContext,
         connection: &Connection,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) {
+        let (config, now_ms) = (&context.config, context.now_ms);
         let location = &context.routes.get(exchange.program.route).location;
-        let span_ms = match Gateway::waiting_for(connection, exchange) {
-            WaitingFor::ClientRead => context.config.send_timeout_ms,
-            WaitingFor::ClientBody => context.config.body_timeout_ms,
-            WaitingFor::Queue | WaitingFor::Program => location.timeout_ms,
-            WaitingFor::Connect => location.connect_timeout_ms(),
-            WaitingFor::UpgradeTraffic => location.upgrade_timeout_ms(),
+        let waits = Gateway::waiting_for(connection, exchange);
+        let is_read_from = Gateway::takes_body(exchange);
+        let (sent, read) = (&mut exchange.upload.pace, &mut exchange.download.pace);
+        if !is_read_from {
+            sent.rest();
+        }
+        if !matches!(waits, WaitingFor::ClientRead) {
+            read.rest();
+        }
+        let deadline_ms = match waits {
+            WaitingFor::ClientRead => read.deadline_ms(now_ms, config.send_timeout_ms),
+            WaitingFor::ClientBody => sent.deadline_ms(now_ms, config.body_timeout_ms),
+            WaitingFor::Room => exchange.upload.held_until_ms,
+            WaitingFor::Queue | WaitingFor::Program => now_ms + location.timeout_ms,
+            WaitingFor::Connect => now_ms + location.connect_timeout_ms(),
+            WaitingFor::UpgradeTraffic => now_ms + location.upgrade_timeout_ms(),
         };
-        let deadline_ms = (context.now_ms + span_ms).min(exchange.end_ms);
+        let deadline_ms = deadline_ms.min(exchange.end_ms);
         context.deadlines.set(connection.slot(), deadline_ms);
     }
 
@@ -273,6 +288,10 @@ impl Gateway {
                     WaitingFor::ClientBody => {
                         context.counters.timeouts_body += 1;
                         Break(ExchangeEnd::Fail(Status::REQUEST_TIMEOUT))
+                    }
+                    WaitingFor::Room => {
+                        context.counters.buffers_full += 1;
+                        Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE))
                     }
                     WaitingFor::Queue => {
                         context.counters.handler_timeouts += 1;

@@ -3,9 +3,9 @@
 //!
 //! The first chunk stays in memory. What exceeds it is written by a helper to an unnamed temporary
 //! file and read back by a helper when it is due; the loop never touches the disk. The handler has
-//! to wait when `temp-file-max` bytes are buffered, or when `concurrency` responses of the location
-//! are on disk already. After the last byte the handler is released: a slow client occupies a file
-//! instead of a process of the application.
+//! to wait when `temp-file-max` bytes are buffered, or when there is no room for more (`buffers`).
+//! After the last byte the handler is released: a slow client occupies a file instead of a process of
+//! the application.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -13,17 +13,15 @@ use headway_connection::{Connection, Exchange};
 use headway_files::{Failure, OpenFile, read_nowait};
 use headway_http::Status;
 use headway_metrics::calls::Call;
-use headway_request::{Charge, Piece};
+use headway_request::Piece;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd, with_identity};
+use super::buffer_body::{body_memfd, with_identity};
 use super::{ExchangeEnd, ExchangeStep, Gateway};
+use crate::worker::buffers::CHUNK_BYTES;
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
-
-/// How much a helper reads back at once.
-pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
 
 impl Gateway {
     /// Updates whether more of the response may be read.
@@ -44,22 +42,23 @@ impl Gateway {
         // Data of an upgraded connection is not spooled: it is useless when it comes late.
         exchange.upgraded.is_none()
             && waiting < location.temp_file_max_bytes
-            && response_buffer.tail.len() < SPOOL_CHUNK_BYTES
+            && response_buffer.tail.len() < CHUNK_BYTES
+            && context.buffers.has_memory()
     }
 
     /// Has a helper write the buffered part, if there is enough of it.
     pub(super) fn spool_response(
-        &mut self,
         context: &mut LoopContext,
-        connection: &mut Connection,
+        connection: &Connection,
         exchange: &mut Exchange,
     ) {
-        let route = context.routes.get(exchange.program.route).clone();
+        let location = &context.routes.get(exchange.program.route).location;
         let response_buffer = &mut exchange.download.response_buffer;
-        let spooled_responses = &self.spooled_responses[route.number];
-        let may = response_buffer.charge.is_some()
-            || spooled_responses.get() < u64::from(route.location.concurrency);
-        if response_buffer.tail.len() < SPOOL_CHUNK_BYTES || response_buffer.is_busy() || !may {
+        let may = location.temp_file_max_bytes > 0
+            && exchange.upgraded.is_none()
+            && context.buffers.has_disk(response_buffer.written_bytes == 0);
+        let is_due = response_buffer.tail.len() >= context.buffers.chunk_bytes_min();
+        if !is_due || response_buffer.is_busy() || !may {
             return;
         }
         // If no helper is available, the part stays in memory and the handler waits.
@@ -77,12 +76,9 @@ impl Gateway {
             connection.waiter(&exchange.request),
         );
         if submitted.is_ok() {
-            response_buffer
-                .charge
-                .get_or_insert_with(|| Charge::new(spooled_responses, 1));
             let bytes = std::mem::take(&mut response_buffer.tail).len() as u64;
             response_buffer.written_bytes += bytes;
-            response_buffer.spooling = true;
+            response_buffer.spooling_bytes = bytes;
             context.counters.handler_response_spooled_bytes += bytes;
             exchange.request.had_helper = true;
         }
@@ -96,7 +92,7 @@ impl Gateway {
         exchange: &mut Exchange,
         file: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
-        exchange.download.response_buffer.spooling = false;
+        exchange.download.response_buffer.spooling_bytes = 0;
         match file {
             Ok(file) => exchange.download.response_buffer.file = Some(file.clone()),
             Err(failure) => {
@@ -107,7 +103,7 @@ impl Gateway {
         if connection.outgoing.pieces.is_empty() {
             return self.send_response(context, connection, exchange);
         }
-        self.spool_response(context, connection, exchange);
+        Gateway::spool_response(context, connection, exchange);
         Gateway::update_wanted(context, connection, exchange);
         Continue(())
     }
@@ -129,7 +125,7 @@ impl Gateway {
                 response_buffer.written_bytes,
                 response_buffer.read_back_bytes,
             ) = (0, 0);
-            (response_buffer.file, response_buffer.charge) = (None, None);
+            response_buffer.file = None;
             if !response_buffer.tail.is_empty() {
                 let tail = std::mem::take(&mut response_buffer.tail);
                 connection.outgoing.push(Piece::bytes(tail));
@@ -142,8 +138,10 @@ impl Gateway {
         let Ok(file) = with_identity(file, &context.pool.deferred_closes()) else {
             return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
         };
-        let length =
-            SPOOL_READ_BYTES.min(response_buffer.written_bytes - response_buffer.read_back_bytes);
+        let length = context
+            .buffers
+            .read_back_bytes()
+            .min(response_buffer.written_bytes - response_buffer.read_back_bytes);
         let waiter = connection.waiter(&exchange.request);
         let submitted =
             context
@@ -185,7 +183,7 @@ impl Gateway {
             Ok(file) => file,
             Err(failure) => return Break(ExchangeEnd::Fail(status_of(*failure))),
         };
-        let mut bytes = vec![0; SPOOL_READ_BYTES as usize];
+        let mut bytes = vec![0; (file.meta().size as usize).min(CHUNK_BYTES)];
         let read = context
             .tracer
             .call(Call::ReadNowait, || read_nowait(file, &mut bytes, 0));

@@ -13,13 +13,14 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
+use crate::worker::buffers::Lack;
 use crate::worker::context::LoopContext;
 
 impl Gateway {
     /// Whether more of the body may be received now.
     pub(super) fn takes_body(exchange: &Exchange) -> bool {
         match exchange.stage {
-            Stage::BufferingBody => !exchange.upload.spooling,
+            Stage::BufferingBody => !exchange.upload.is_spooling() && !exchange.upload.held,
             Stage::Queued | Stage::HandedOff | Stage::Finished => false,
             Stage::Starting | Stage::Running => exchange.upload.has_room(),
         }
@@ -35,6 +36,9 @@ impl Gateway {
     ) -> ExchangeStep {
         if exchange.upload.body.is_some() {
             return match Gateway::takes_body(exchange) {
+                true if Gateway::must_hold(context, exchange) => {
+                    Gateway::hold(context, connection, exchange, Lack::Memory)
+                }
                 true => self.receive_upload(context, connection, exchange),
                 false => Continue(()),
             };
@@ -98,6 +102,12 @@ impl Gateway {
         let Some(body) = &mut upload.body else {
             return Continue(());
         };
+        let (config, now_ms) = (&context.config, context.now_ms);
+        let (received, rate) = (bytes.len() as u64, config.min_transfer_rate);
+        upload
+            .pace
+            .progress(received, rate, now_ms, config.body_timeout_ms);
+        upload.held_until_ms = 0;
         let before = upload.waiting.len();
         let progress = body.feed_into(bytes, &mut upload.waiting);
         upload.bytes += (upload.waiting.len() - before) as u64;
@@ -107,7 +117,7 @@ impl Gateway {
         let gathers = exchange.stage == Stage::BufferingBody;
         match progress {
             DrainProgress::More if gathers => {
-                return Gateway::buffer_more(context, connection, exchange);
+                return self.buffer_more(context, connection, exchange);
             }
             DrainProgress::More => {}
             DrainProgress::Done(used) => {
