@@ -10,7 +10,7 @@ use headway_http::response::HeadWriter;
 use headway_http::{Head, HeadLimits, Method, Parsed, Status, Target, Version};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::{Overview, prometheus};
 
@@ -192,7 +192,10 @@ fn json(overview: &Overview) -> StatusResponse {
 fn message(answer: &StatusResponse, bodiless: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(answer.body.len() + 256);
     let not_allowed = answer.status == Status::METHOD_NOT_ALLOWED;
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_s = since_epoch.map_or(0, |since| since.as_secs() as i64);
     HeadWriter::new(&mut out, Version::Http11, answer.status)
+        .field("Date", headway_http::date::format(now_s))
         .field("Content-Type", answer.kind)
         .field_u64("Content-Length", answer.body.len() as u64)
         .field("Cache-Control", "no-store")

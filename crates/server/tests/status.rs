@@ -200,6 +200,14 @@ fn status_page_rejects_foreign_hosts_and_malformed_requests() {
         "HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n",
     );
     assert_eq!((head.0, head.2.as_str()), (200, ""));
+    for answer in [&head, &refused] {
+        let date = answer
+            .1
+            .lines()
+            .find_map(|line| line.strip_prefix("Date: "));
+        let date = date.and_then(|date| headway_http::date::parse(date.as_bytes()));
+        assert!(date.is_some(), "RFC 9110, 6.6.1: {}", answer.1);
+    }
 }
 
 #[test]
