@@ -65,8 +65,8 @@ pub struct Entry<T> {
     /// The latest time of which the answer is known to be true: a helper has looked up the path before its
     /// answer came.
     pub seen_ms: Cell<u64>,
-    /// When the missing precompressed variants were last probed.
-    pub absent_checked_ms: Cell<u64>,
+    /// When the missing precompressed variants were last probed, if they were.
+    pub absent_checked_ms: Cell<Option<u64>>,
     /// What the server has made of the answer.
     pub prepared: T,
 }
@@ -74,9 +74,9 @@ pub struct Entry<T> {
 impl<T> Entry<T> {
     /// What becomes of siblings that are absent, where it is checked now.
     pub fn absent(&self, now_ms: u64) -> AbsentSiblings {
-        match now_ms < self.absent_checked_ms.get() + ABSENT_MS {
-            true => AbsentSiblings::AssumeAbsent,
-            false => AbsentSiblings::Probe,
+        match self.absent_checked_ms.get() {
+            Some(checked_ms) if now_ms < checked_ms + ABSENT_MS => AbsentSiblings::AssumeAbsent,
+            _ => AbsentSiblings::Probe,
         }
     }
 
@@ -85,7 +85,7 @@ impl<T> Entry<T> {
         self.checked_ms.set(now_ms);
         self.seen_ms.set(now_ms);
         if absent == AbsentSiblings::Probe {
-            self.absent_checked_ms.set(now_ms);
+            self.absent_checked_ms.set(Some(now_ms));
         }
     }
 }
@@ -204,7 +204,7 @@ impl<T: CachedContents> FileCache<T> {
             checked_ms,
             used_ms: Cell::new(now_ms),
             seen_ms: Cell::new(now_ms),
-            absent_checked_ms: Cell::new(now_ms),
+            absent_checked_ms: Cell::new(Some(now_ms)),
             prepared: T::default(),
         });
         if store {

@@ -151,6 +151,7 @@ impl Helper<'_> {
             } => {
                 let known = Root {
                     directory: exactly_one(&mut files)?,
+                    device: None,
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
@@ -220,7 +221,11 @@ impl Helper<'_> {
     }
 
     fn resolve(&mut self, job: u64, root: RootId, want: OpenMode, path: &[u8]) -> io::Result<()> {
-        let (answer, files) = detach_descriptors(resolve_blocking(&self.roots, root, path));
+        let answer = match want.looks_for_siblings() {
+            true => resolve_blocking(&self.roots, root, path),
+            false => open::resolve_alone(&self.roots, root, path),
+        };
+        let (answer, files) = detach_descriptors(answer);
         let mut length = None;
         match want {
             // The result does not matter, even if it is a failure: the worker resolves the path
@@ -228,7 +233,7 @@ impl Helper<'_> {
             OpenMode::TouchOnly => return self.reply(&Reply::Touched { job }, &[]),
             OpenMode::Open => {}
             OpenMode::OpenAndPrefetch(most) => self.read_in_beginnings(&files, most),
-            OpenMode::OpenAndRead => match &files[..] {
+            OpenMode::OpenAndRead | OpenMode::OpenAndReadAlone => match &files[..] {
                 // A disk error is found again, and reported, when the contents are to be sent.
                 [one] if one.meta.size <= self.fetch_bytes_max => {
                     length = self.read_whole(&one.descriptor, one.meta.size).ok();

@@ -43,7 +43,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No request is longer.
@@ -74,6 +74,16 @@ pub enum OpenMode {
     /// Passes the open file with its contents, if these are at most [`FETCH_BYTES_MAX`] and it has
     /// no precompressed siblings, which may be sent instead. Others are read into memory.
     OpenAndRead,
+    /// As [`OpenMode::OpenAndRead`], but precompressed siblings are not looked for: on a remote file
+    /// system each would be a round trip that the request waits for.
+    OpenAndReadAlone,
+}
+
+impl OpenMode {
+    /// Whether precompressed siblings are looked for.
+    pub fn looks_for_siblings(self) -> bool {
+        self != OpenMode::OpenAndReadAlone
+    }
 }
 
 /// A message from a worker to a helper.
@@ -326,6 +336,7 @@ encoding! {
         1 => Open,
         2 => OpenAndPrefetch(bytes_max),
         3 => OpenAndRead,
+        4 => OpenAndReadAlone,
     }
 }
 

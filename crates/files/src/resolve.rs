@@ -339,6 +339,7 @@ mod tests {
         let mut unknown = Roots::default();
         let copy = roots.all()[0].directory.try_clone().unwrap();
         unknown.push(Root {
+            device: None,
             directory: copy,
             index: vec![],
             siblings: false,

@@ -43,6 +43,8 @@ pub struct RootError {
 #[derive(Debug)]
 pub(crate) struct Root {
     pub(crate) directory: OwnedFd,
+    /// Of the directory, where it was asked for.
+    pub(crate) device: Option<u64>,
     pub(crate) index: Vec<String>,
     pub(crate) siblings: bool,
     pub(crate) dotfiles: bool,
@@ -90,6 +92,9 @@ impl Roots {
             harmless.add_root(&directory);
             let index = config.index.clone();
             roots.push(Root {
+                device: headway_os::open::status(&directory)
+                    .ok()
+                    .map(|status| status.device),
                 directory,
                 index,
                 siblings: config.siblings,
@@ -111,6 +116,12 @@ impl Roots {
 
     pub(crate) fn get(&self, root: RootId) -> Option<&Root> {
         self.roots.get(usize::try_from(root.0).ok()?)
+    }
+
+    /// Whether an open below this root may ask a server. Roots that a helper was given are not known.
+    pub fn is_remote(&self, root: RootId) -> bool {
+        let device = self.get(root).and_then(|root| root.device);
+        device.is_some_and(|device| !self.opens_at_once(device))
     }
 
     /// Files on this device can be opened without waiting.

@@ -108,6 +108,11 @@ impl Lookup {
         self.find_within(self.ages, root, path, context)
     }
 
+    /// Whether the cache has an entry of `path`, however old.
+    pub fn is_known(&mut self, root: RootId, path: &[u8]) -> bool {
+        self.names.get(root, path).is_some()
+    }
+
     /// As [`Lookup::find`], and always checks with the kernel. Without a probe that would need a
     /// helper each time, so there an entry may be up to a second old.
     pub fn find_now(

@@ -15,12 +15,29 @@ use std::time::Duration;
 
 /// Resolves `path` beneath `root`, blocking as long as it takes; for helpers only.
 pub fn resolve_blocking(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<RawFile> {
+    resolve_with(BlockingOpener { alone: false }, roots, root, path)
+}
+
+/// As [`resolve_blocking`], without precompressed siblings.
+pub(super) fn resolve_alone(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<RawFile> {
+    resolve_with(BlockingOpener { alone: true }, roots, root, path)
+}
+
+fn resolve_with(
+    opener: BlockingOpener,
+    roots: &Roots,
+    root: RootId,
+    path: &[u8],
+) -> RawAnswer<RawFile> {
     // The blocking opener never stops with WouldBlock; if it did, the client would see an error.
-    resolve(&BlockingOpener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
+    resolve(&opener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
 }
 
 /// The opener of a helper: everything may block.
-struct BlockingOpener;
+struct BlockingOpener {
+    /// Siblings are not looked for.
+    alone: bool,
+}
 
 impl Opener for BlockingOpener {
     type File = RawFile;
@@ -30,6 +47,10 @@ impl Opener for BlockingOpener {
         found
             .map(|(_, status)| status)
             .ok_or(WalkError::Failed(Failure::Io))
+    }
+
+    fn skips_sibling(&self, _: usize) -> bool {
+        self.alone
     }
 
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<RawFile, WalkError> {

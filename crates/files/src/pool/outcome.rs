@@ -7,6 +7,7 @@ use crate::deferred_close::DeferredCloses;
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{CustomResult, Reply};
 use crate::resolve::RawAnswer;
+use crate::revalidate::AbsentSiblings;
 use crate::root::{RootId, Roots};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -38,6 +39,8 @@ pub enum Outcome {
         /// What its file holds, if helpers say that ([`crate::protocol::OpenMode::OpenAndRead`]).
         /// It is not as long as the file was if that has become shorter.
         content: Option<Rc<[u8]>>,
+        /// Whether siblings that are not in the answer were looked for.
+        absent: AbsentSiblings,
     },
     /// Of [`crate::Pool::submit_lookup`] with [`crate::protocol::OpenMode::TouchOnly`]: resolve
     /// again, with [`crate::LoopResolver::resolve_on_loop`].
@@ -141,7 +144,7 @@ impl Arrived<'_> {
         }
         match (key, reply) {
             (
-                JobKey::Lookup(root, path, _),
+                JobKey::Lookup(root, path, want),
                 Reply::LookedUp {
                     answer, content, ..
                 },
@@ -150,6 +153,10 @@ impl Arrived<'_> {
                 path,
                 answer: self.answer(answer)?,
                 content,
+                absent: match want.looks_for_siblings() {
+                    true => AbsentSiblings::Probe,
+                    false => AbsentSiblings::AssumeAbsent,
+                },
             }),
             (JobKey::Lookup(root, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
@@ -270,6 +277,7 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
             path,
             answer: Answer::Failed(failure),
             content: None,
+            absent: AbsentSiblings::Probe,
         },
         JobKey::List(root, path) => Outcome::Listed {
             root,

@@ -30,6 +30,7 @@ use crate::helper::prefetch_length;
 use crate::protocol::OpenMode;
 use crate::residency::PREFETCH_BYTES;
 use crate::resolve::{Opener, RACES_MAX, RawAnswer, WalkError, is_same_file, resolve};
+use crate::revalidate::AbsentSiblings;
 use crate::root::{Root, RootId, Roots};
 
 /// How often in a row an operation is retried after EAGAIN: a rename that races with a walk, or a
@@ -416,7 +417,7 @@ impl Ring {
         let mut readings = VecDeque::new();
         let most = match walk.want {
             OpenMode::OpenAndPrefetch(most) => most,
-            OpenMode::OpenAndRead => PREFETCH_BYTES,
+            OpenMode::OpenAndRead | OpenMode::OpenAndReadAlone => PREFETCH_BYTES,
             OpenMode::TouchOnly | OpenMode::Open => 0,
         };
         if let RawAnswer::File { file, siblings, .. } = &answer {
@@ -538,13 +539,16 @@ fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
     } = walk;
     match want {
         OpenMode::TouchOnly => Outcome::Touched { root, path },
-        OpenMode::Open | OpenMode::OpenAndPrefetch(_) | OpenMode::OpenAndRead => {
-            Outcome::LookedUp {
-                root,
-                path,
-                answer: Answer::from(answer),
-                content: None,
-            }
-        }
+        OpenMode::Open
+        | OpenMode::OpenAndPrefetch(_)
+        | OpenMode::OpenAndRead
+        | OpenMode::OpenAndReadAlone => Outcome::LookedUp {
+            root,
+            path,
+            answer: Answer::from(answer),
+            content: None,
+            // The kernel's workers always look for them.
+            absent: AbsentSiblings::Probe,
+        },
     }
 }

@@ -32,6 +32,24 @@ impl Pool {
         self.enqueue(JobKey::Lookup(root, path.into(), want), None, Some(waiter))
     }
 
+    /// As [`Pool::submit_lookup`], for a path of which nothing is known. On a remote root, siblings are
+    /// left for the next lookup, which no request waits for.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn submit_first_lookup(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        waiter: Waiter,
+    ) -> Result<(), Full> {
+        let want = match self.limits.want {
+            OpenMode::OpenAndRead if self.roots.is_remote(root) => OpenMode::OpenAndReadAlone,
+            want => want,
+        };
+        self.submit_lookup_for(root, path, want, waiter)
+    }
+
     /// Looks up `path` again, without a waiter. Jobs that have waiters go first.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use headway_connection::{Connection, Next, Phase};
 use headway_files::protocol::CustomResult;
-use headway_files::{Failure, OpenFile, Outcome};
+use headway_files::{AbsentSiblings, Failure, OpenFile, Outcome};
 use headway_request::{LoadedContent, LookedUp};
 
 use super::context::LoopContext;
@@ -49,10 +49,14 @@ impl Router {
                 path,
                 answer,
                 content,
+                absent,
             } => {
                 let entry = lookup.store(root, &path, answer, context.now_ms);
                 let age_ms = age.as_millis() as u64 + 1;
                 entry.seen_ms.set(context.now_ms.saturating_sub(age_ms));
+                if absent == AbsentSiblings::AssumeAbsent {
+                    entry.absent_checked_ms.set(None);
+                }
                 Delivery::LookedUp(LookedUp {
                     entry,
                     content: content.map(LoadedContent::Bytes),

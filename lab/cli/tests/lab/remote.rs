@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use headway_test_support::client::{counter, get};
+use headway_test_support::client::{counter, exchange, get};
 use headway_test_support::server::Server;
 
 use crate::common;
 
-use super::support::{Lab, can, headway_lab, text};
+use super::support::{Lab, can, headway_lab, text, wait_until};
 
 /// A round trip of 20 ms, and files `a` and `b` of one letter.
 fn lab_with_files(test: &str) -> Option<Lab> {
@@ -83,5 +83,32 @@ fn busy_file_is_served_while_the_file_server_fails_and_after_it_is_replaced() {
     order(&lab, &["disk", "--name", &lab.name, "restart"]);
     request_often(&server, "/a", 200, "a");
     assert_eq!(get(&server, "/b").text(), "b");
+    drop(server);
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
+fn first_request_of_a_remote_file_waits_for_four_round_trips_and_a_later_one_gets_it_compressed() {
+    let test = "first_request_of_a_remote_file_waits_for_four_round_trips_and_a_later_one_gets_it_compressed";
+    let Some(lab) = lab_with_files(test) else {
+        return;
+    };
+    let script = "printf page >page.html; printf compressed >page.html.gz";
+    order(&lab, &["fill", &lab.name, "--", "sh", "-c", script]);
+    let server = serve(&lab);
+    let trips = || {
+        let status = lab.status();
+        let trips = status["disk"]["totals"]["reads"].as_u64();
+        trips.unwrap_or_else(|| panic!("no reads in {status}"))
+    };
+    let request = "GET /page.html HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\n\r\n";
+    let before = trips();
+    assert_eq!(exchange(&server, request).text(), "page");
+    // Attributes of the top directory, the name, the open, the content.
+    let made = trips() - before;
+    assert!((1..=4).contains(&made), "{made} round trips");
+    wait_until("the compressed file is found", || {
+        exchange(&server, request).text() == "compressed"
+    });
     drop(server);
 }

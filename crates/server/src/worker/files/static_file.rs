@@ -132,7 +132,11 @@ impl StaticFiles {
             return Continue((request, entry.into()));
         }
         let waiter = connection.waiter(&request);
-        Break(match context.pool.submit_lookup(root, path, waiter) {
+        let submitted = match self.lookup.is_known(root, path) {
+            true => context.pool.submit_lookup(root, path, waiter),
+            false => context.pool.submit_first_lookup(root, path, waiter),
+        };
+        Break(match submitted {
             Ok(()) => context.wait_for_helper(connection, request, |request| {
                 Phase::AwaitLookup(request, LookupFor::File)
             }),
