@@ -141,7 +141,8 @@ def preloaded(observed, library, all_calls):
         "origin": dict(origins),
         "counted": counted.total(),
         "left_out_of_program": {call: count for call, count in left_out.most_common() if count},
-        "missing": library["missing"],
+        # That files have no symbols says nothing of counts.
+        "missing": [text for text in library["missing"] if not text.startswith("Call sites")],
     }
 
 
@@ -166,9 +167,10 @@ def main():
         }
     print_tables(result)
     for case in result.values():
-        # Counts by call of one run are enough to see what a program does. A difference is tool, call, count, reason.
+        # Counts by call and what perf does of one run are enough. A difference is tool, call, count, reason.
         for run in case["runs"][1:]:
             del run["by_call"]
+            run["differences"] = [one for one in run["differences"] if one[0] == "strace"]
     summary.write_text(json.dumps(result, indent=None, separators=(",", ":"), sort_keys=True) + "\n")
 
 

@@ -1,9 +1,9 @@
 //! Any bytes as a request head, then every stage that reads what the head holds.
 #![no_main]
 
-use headway_http::conditional::{Validators, evaluate, if_range_holds};
+use headway_http::conditional::{Validators, evaluate, if_range_matches};
+use headway_http::encoding::{CodingSet, negotiate};
 use headway_http::etag::Tag;
-use headway_http::encoding::{Available, negotiate};
 use headway_http::range::{Ranges, ranges};
 use headway_http::target::{host_name, is_authority};
 use headway_http::{Head, HeadLimits, Parsed, Target, parse, path};
@@ -58,10 +58,10 @@ fn check_stages(head: &Head<'_>) {
         is_date_strong: true,
     };
     evaluate(head.method, &head.conditions, &ours);
-    head.if_range.map(|field| if_range_holds(field, &ours));
+    head.if_range.map(|field| if_range_matches(field, &ours));
     head.accept_encoding
         .as_deref()
-        .map(|field| negotiate(field, Available::ALL));
+        .map(|field| negotiate(field, CodingSet::ALL));
     if let Some(Ranges::Satisfiable(set)) = head.range.map(|field| ranges(field, 1000)) {
         assert!(set.iter().map(|range| range.length()).sum::<u64>() <= 1000);
     }

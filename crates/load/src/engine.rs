@@ -46,8 +46,12 @@ mod slot;
 mod counters;
 mod timers;
 mod event_loop;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 
 pub use conversation::{Client, Conversation, RequestFacts};
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::read_in_pieces;
 pub use observer::{Control, Epoch, Failure, LimitsMet, Live, Measured, Observer, Stage};
 pub(crate) use plan::is_token;
 pub use plan::{

@@ -336,8 +336,18 @@ impl<'b> Field<'b> for SpawnError {
             step: step.ok_or(Malformed {
                 what: "unknown step",
             })?,
-            errno: Errno::from_raw_os_error(u32::read(bytes)? as i32),
+            errno: read_errno(bytes)?,
         })
+    }
+}
+
+/// rustix panics at a number that no call returns.
+fn read_errno(bytes: &mut &[u8]) -> Result<Errno, Malformed> {
+    match u32::read(bytes)? {
+        number @ 1..4096 => Ok(Errno::from_raw_os_error(number as i32)),
+        _ => Err(Malformed {
+            what: "no error number",
+        }),
     }
 }
 

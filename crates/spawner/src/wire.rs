@@ -317,4 +317,28 @@ mod tests {
         };
         assert!(!encode_order(&order, &mut Vec::new()));
     }
+
+    #[test]
+    fn report_is_malformed_when_its_error_number_is_none_of_the_kernels() {
+        let report = SpawnerReport::Failed {
+            id: 7,
+            error: SpawnError {
+                step: SpawnStage::Execute,
+                errno: Errno::NOENT,
+            },
+        };
+        let mut bytes = Vec::new();
+        encode_report(&report, &mut bytes);
+        let at = bytes.len() - 4;
+        for (number, is_sound) in [
+            (0, false),
+            (1, true),
+            (4095, true),
+            (4096, false),
+            (0x7f_0002, false),
+        ] {
+            bytes[at..].copy_from_slice(&u32::to_le_bytes(number));
+            assert_eq!(decode_report(&bytes).is_ok(), is_sound, "{number}");
+        }
+    }
 }
