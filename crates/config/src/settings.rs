@@ -31,7 +31,8 @@ table! {
     Settings, "" {
         /// Document root of the default host: a directory.
         ///
-        /// On the command line it is the argument DIR.
+        /// On the command line it is the argument DIR. A symbolic link in its path may be switched to
+        /// another directory while it is served.
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
         /// Address to listen on.
         ///

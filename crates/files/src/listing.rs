@@ -68,7 +68,7 @@ pub(crate) fn read_directory(
     for entry in Dir::read_from(&descriptor).map_err(Failure::from_errno)? {
         let entry = entry.map_err(Failure::from_errno)?;
         let name = entry.file_name().to_bytes();
-        if is_hidden(path, name, known.dotfiles) {
+        if is_hidden(path, name, known.rules.dotfiles) {
             continue;
         }
         if directory.entries.len() == ENTRIES_MAX {

@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No request is longer.
@@ -75,7 +75,7 @@ pub enum Request<'a> {
         /// How many Root messages follow.
         roots: u32,
     },
-    /// One document root, in order.
+    /// One document root, in order; later again when it is another directory.
     Root {
         /// The root's number.
         root: RootId,
@@ -151,6 +151,13 @@ pub enum Request<'a> {
         offset: u64,
         /// Where a new file is made: absolute.
         directory: &'a [u8],
+    },
+    /// Find out which directory a root's path leads to now.
+    OpenRoot {
+        /// The worker's number for this job.
+        job: u64,
+        /// Absolute.
+        path: &'a [u8],
     },
     /// Do something that neither end knows anything of.
     Custom {
@@ -232,6 +239,13 @@ pub enum Reply {
         /// 0, or why the write failed.
         errno: u32,
     },
+    /// Answer to OpenRoot.
+    RootOpened {
+        /// The job answered.
+        job: u64,
+        /// The attached directory, or an errno other than 0.
+        directory: Result<Meta, u32>,
+    },
     /// Answer to Custom.
     Custom {
         /// The job answered.
@@ -253,6 +267,7 @@ impl Reply {
             | Reply::Closed { job }
             | Reply::Touched { job }
             | Reply::Spooled { job, .. }
+            | Reply::RootOpened { job, .. }
             | Reply::Custom { job, .. } => *job,
         }
     }
@@ -269,6 +284,9 @@ impl Reply {
                 ..
             }
             | Reply::Copy { content: Ok(_), .. }
+            | Reply::RootOpened {
+                directory: Ok(_), ..
+            }
             | Reply::Spooled { made: true, .. }
             | Reply::Custom {
                 answer: Ok(CustomResult::File(_)),
@@ -292,6 +310,7 @@ encoding! {
         9 => Spool { job, offset, directory: path },
         10 => Custom { job, payload: payload },
         11 => Fetch { job, length: fetched_length },
+        12 => OpenRoot { job, path: path },
     }
 }
 
@@ -306,6 +325,7 @@ encoding! {
         135 => Spooled { job, made, errno },
         136 => Custom { job, answer },
         137 => Fetched { job, content: contents_or_errno },
+        138 => RootOpened { job, directory },
     }
 }
 

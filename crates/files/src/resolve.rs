@@ -136,7 +136,8 @@ impl LoopResolver<'_> {
     /// directory that may not be entered, `..` out of the root, a path that is too long. They are
     /// `WouldBlock` each time; [`crate::FileCache`] saves the helpers the repetitions.
     pub fn resolve_cached(self, root: RootId, path: &[u8]) -> Probe {
-        let answer = resolve(&CachedOpener(self), self.roots, root, path);
+        let root = self.roots.get(root);
+        let answer = resolve(&CachedOpener(self), root.as_deref(), path);
         answer.map_or(Probe::WouldBlock, |answer| Probe::Answered(answer.into()))
     }
 
@@ -170,11 +171,10 @@ impl LoopResolver<'_> {
 /// The walk; `None` if a step would wait.
 pub(crate) fn resolve<O: Opener>(
     opener: &O,
-    roots: &Roots,
-    root: RootId,
+    root: Option<&Root>,
     path: &[u8],
 ) -> Option<RawAnswer<O::File>> {
-    let Some(root) = roots.get(root) else {
+    let Some(root) = root else {
         return Some(RawAnswer::Failed(Failure::NotFound));
     };
     match (PathWalk { opener, root }).answer(path) {
@@ -205,7 +205,7 @@ impl<O: Opener> PathWalk<'_, O> {
 
     /// The first index name that exists decides; a directory of that name is passed over.
     fn index_of(&self, directory: &[u8]) -> Result<RawAnswer<O::File>, WalkError> {
-        for (position, index) in (0_u16..).zip(&self.root.index) {
+        for (position, index) in (0_u16..).zip(&self.root.rules.index) {
             let path = [directory, index.as_bytes()].concat();
             let seen = match self.opener.stat_path(self.root, &path) {
                 Ok(seen) => seen,
@@ -229,7 +229,7 @@ impl<O: Opener> PathWalk<'_, O> {
     ) -> Result<RawAnswer<O::File>, WalkError> {
         let file = self.opener.open(self.root, path, seen)?;
         let mut siblings = [None, None, None];
-        if self.root.siblings {
+        if self.root.rules.siblings {
             for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
                 if !self.opener.skips_sibling(at) {
                     siblings[at] = self.open_sibling(&[path, suffix].concat())?;
@@ -322,7 +322,7 @@ impl Opener for CachedOpener<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::RootConfig;
+    use crate::root::{RootConfig, RootRules};
 
     #[test]
     fn helper_opens_a_file_when_its_device_may_block() {
@@ -337,13 +337,9 @@ mod tests {
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.
         let mut unknown = Roots::default();
-        let copy = roots.all()[0].directory.try_clone().unwrap();
-        unknown.push(Root {
-            directory: copy,
-            index: vec![],
-            siblings: false,
-            dotfiles: false,
-        });
+        let known = roots.get(RootId(0)).unwrap();
+        let copy = known.as_fd().try_clone_to_owned().unwrap();
+        unknown.put(RootId(0), Root::new(copy, RootRules::default()));
         let deferred = DeferredCloses::new();
         let resolve = |roots, path: &[u8]| {
             let deferred = &deferred;

@@ -10,6 +10,7 @@ mod pool;
 mod protocol;
 mod residency;
 mod resolve;
+mod roots;
 mod ring;
 mod service;
 mod uses;

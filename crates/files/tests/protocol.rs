@@ -128,6 +128,7 @@ proptest! {
             Request::DeferClose { job },
             Request::Release { job },
             Request::Spool { job, offset, directory: &path },
+            Request::OpenRoot { job, path: &path },
             Request::Custom { job, payload: &path },
             Request::Fetch { job, length: root % (FETCH_BYTES_MAX as u32 + 1) },
         ] {

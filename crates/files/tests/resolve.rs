@@ -345,9 +345,8 @@ fn file_is_forbidden_when_it_is_unreadable() {
     for name in ["mine", "closed"] {
         fs::set_permissions(tree.path().join(name), fs::Permissions::from_mode(0o0)).unwrap();
     }
-    let roots = roots(tree.path(), &[], false);
-    let roots: &Roots = &roots;
     as_nobody(|| {
+        let roots: &Roots = &roots(tree.path(), &[], false);
         assert_eq!(answer(roots, "mine"), "Forbidden");
         assert_eq!(answer(roots, "closed/f"), "Forbidden");
     });
@@ -370,9 +369,8 @@ fn helper_opens_a_file_when_o_noatime_is_not_permitted() {
     put(tree.path(), "theirs", b"x");
     chown(tree.path().join("theirs"), Some(4321), None).unwrap();
     fs::set_permissions(tree.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let roots = roots(tree.path(), &[], false);
-    let roots: &Roots = &roots;
     as_nobody(|| {
+        let roots: &Roots = &roots(tree.path(), &[], false);
         let opened = raw_answer_text(&resolve_blocking(roots, ROOT, b"theirs"));
         assert_eq!(opened, file(tree.path(), "theirs"));
         let probe = on_loop(roots, |resolver| resolver.resolve_cached(ROOT, b"theirs"));

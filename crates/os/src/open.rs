@@ -13,9 +13,10 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise, openat2, statx,
+    Advice, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise, openat2, statx,
 };
 use rustix::io::{Errno, Result};
+use std::path::Path;
 
 /// Flags for finding out what a path is without opening the file.
 pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -46,6 +47,28 @@ pub struct Status {
     pub inode: u64,
     /// Hard links left; 0 means that closing the last descriptor frees the blocks, which can wait.
     pub links: u32,
+}
+
+/// Finds the directory that `path` leads to now, symbolic links followed; `None` if
+/// [`NameLookup::CachedOnly`] was asked and a component is not cached. Only an `O_PATH` descriptor is
+/// made, so nothing of the directory is read.
+///
+/// # Errors
+/// As openat2(2).
+pub fn find_directory(path: &Path, lookup: NameLookup) -> Result<Option<(OwnedFd, Status)>> {
+    let flags = STAT_FLAGS | OFlags::DIRECTORY;
+    let resolve = match lookup {
+        NameLookup::CachedOnly => ResolveFlags::CACHED,
+        NameLookup::MayBlock => ResolveFlags::empty(),
+    };
+    match openat2(CWD, path, flags, Mode::empty(), resolve) {
+        Ok(descriptor) => {
+            let status = status(&descriptor)?;
+            Ok(Some((descriptor, status)))
+        }
+        Err(Errno::AGAIN) if lookup == NameLookup::CachedOnly => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH`

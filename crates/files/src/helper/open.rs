@@ -16,7 +16,8 @@ use std::time::Duration;
 /// Resolves `path` beneath `root`, blocking as long as it takes; for helpers only.
 pub fn resolve_blocking(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<RawFile> {
     // The blocking opener never stops with WouldBlock; if it did, the client would see an error.
-    resolve(&BlockingOpener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
+    resolve(&BlockingOpener, roots.get(root).as_deref(), path)
+        .unwrap_or(RawAnswer::Failed(Failure::Io))
 }
 
 /// The opener of a helper: everything may block.

@@ -40,8 +40,9 @@ impl Waiter {
 /// The identity of a job: jobs with equal keys are joined.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum JobKey {
-    Lookup(RootId, Box<[u8]>, OpenMode),
-    List(RootId, Box<[u8]>),
+    /// With the version of the root: who asks after a switch does not get what was found before it.
+    Lookup(RootId, u32, Box<[u8]>, OpenMode),
+    List(RootId, u32, Box<[u8]>),
     ReadIn(VersionedRange),
     Copy(VersionedRange),
     /// A whole file.
@@ -60,6 +61,14 @@ pub(super) enum JobKey {
 }
 
 impl JobKey {
+    /// The root that a helper has to know for the job.
+    pub(super) fn root(&self) -> Option<RootId> {
+        match self {
+            JobKey::Lookup(root, ..) | JobKey::List(root, ..) => Some(*root),
+            _ => None,
+        }
+    }
+
     /// Whether the job must not be repeated.
     pub(super) fn is_once_only(&self) -> bool {
         matches!(
@@ -303,7 +312,7 @@ mod tests {
     use super::*;
 
     fn name(n: u8) -> JobKey {
-        JobKey::Lookup(RootId(0), Box::new([n]), OpenMode::Open)
+        JobKey::Lookup(RootId(0), 0, Box::new([n]), OpenMode::Open)
     }
 
     fn new(token: u64) -> Option<Waiter> {

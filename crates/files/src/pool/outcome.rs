@@ -31,6 +31,8 @@ pub enum Outcome {
     LookedUp {
         /// The requested root.
         root: RootId,
+        /// The version of the root when the path was requested ([`Roots::version`]).
+        version: u32,
         /// The requested path.
         path: Box<[u8]>,
         /// The answer.
@@ -64,6 +66,8 @@ pub enum Outcome {
     Listed {
         /// The requested root.
         root: RootId,
+        /// The version of the root when the directory was requested.
+        version: u32,
         /// The requested directory.
         path: Box<[u8]>,
         /// The rendered page in a sealed memfd; the very one that was given as known if it still
@@ -141,28 +145,33 @@ impl Arrived<'_> {
         }
         match (key, reply) {
             (
-                JobKey::Lookup(root, path, _),
+                JobKey::Lookup(root, version, path, _),
                 Reply::LookedUp {
                     answer, content, ..
                 },
             ) => Ok(Outcome::LookedUp {
                 root,
+                version,
                 path,
                 answer: self.answer(answer)?,
                 content,
             }),
-            (JobKey::Lookup(root, path, _), Reply::Touched { .. }) => {
+            (JobKey::Lookup(root, _, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
             }
-            (JobKey::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
-                root,
-                path,
-                answer: match answer {
+            (JobKey::List(root, version, path), Reply::Listed { answer, .. }) => {
+                let answer = match answer {
                     Ok(None) => Ok(file.ok_or(Broken)?),
                     Ok(Some(meta)) => self.memory(Ok(meta))?,
                     Err(failure) => Err(failure),
-                },
-            }),
+                };
+                Ok(Outcome::Listed {
+                    root,
+                    version,
+                    path,
+                    answer,
+                })
+            }
             // A helper whose send buffer is too small has read the file into memory instead.
             (JobKey::ReadIn(piece) | JobKey::Fetch(piece), Reply::ReadIn { errno, .. }) => {
                 Ok(read_in(&piece, errno))
@@ -265,14 +274,16 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
     match key {
-        JobKey::Lookup(root, path, _) => Outcome::LookedUp {
+        JobKey::Lookup(root, version, path, _) => Outcome::LookedUp {
             root,
+            version,
             path,
             answer: Answer::Failed(failure),
             content: None,
         },
-        JobKey::List(root, path) => Outcome::Listed {
+        JobKey::List(root, version, path) => Outcome::Listed {
             root,
+            version,
             path,
             answer: Err(failure),
         },

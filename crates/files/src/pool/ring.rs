@@ -76,7 +76,10 @@ enum Stage {
 
 #[derive(Debug)]
 struct Walk {
-    root: RootId,
+    id: RootId,
+    version: u32,
+    /// The root when the walk began: all its steps are beneath one directory.
+    root: Option<Rc<Root>>,
     path: Box<[u8]>,
     want: OpenMode,
     memo: RefCell<Memo>,
@@ -205,8 +208,10 @@ impl Ring {
         file: Option<&Rc<OpenFile>>,
     ) -> Option<Finished> {
         let stage = match (key, file) {
-            (JobKey::Lookup(root, path, want), _) => Stage::Walking(Walk {
-                root: *root,
+            (JobKey::Lookup(root, version, path, want), _) => Stage::Walking(Walk {
+                id: *root,
+                version: *version,
+                root: self.roots.get(*root),
                 path: path.clone(),
                 want: *want,
                 memo: RefCell::default(),
@@ -382,7 +387,7 @@ impl Ring {
             Stage::Walking(walk) => {
                 let answer = loop {
                     let replay = Replay(&walk.memo);
-                    let answer = resolve(&replay, &self.roots, walk.root, &walk.path);
+                    let answer = resolve(&replay, walk.root.as_deref(), &walk.path);
                     let memo = walk.memo.get_mut();
                     match answer {
                         Some(answer) => break answer,
@@ -433,7 +438,9 @@ impl Ring {
             }
         }
         let walk = Walk {
-            root: walk.root,
+            id: walk.id,
+            version: walk.version,
+            root: walk.root.take(),
             path: std::mem::take(&mut walk.path),
             want: walk.want,
             memo: RefCell::default(),
@@ -451,7 +458,7 @@ impl Ring {
             return None;
         };
         walk.call = walk.memo.get_mut().wanted.take();
-        let root = self.roots.get(walk.root)?.as_fd();
+        let root = walk.root.as_deref()?.as_fd();
         let submitted = match &walk.call {
             Some(Call::Stat(path)) => self.work.stat_path(id, root, path),
             Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
@@ -511,7 +518,7 @@ impl Ring {
         let task = self.tasks.remove(&id)?;
         let key = match task.stage {
             Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
-                JobKey::Lookup(walk.root, walk.path, walk.want)
+                JobKey::Lookup(walk.id, walk.version, walk.path, walk.want)
             }
             Stage::Chunk(piece, _) => JobKey::ReadIn(piece),
         };
@@ -534,13 +541,18 @@ impl Reading {
 
 fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
     let Walk {
-        root, path, want, ..
+        id: root,
+        version,
+        path,
+        want,
+        ..
     } = walk;
     match want {
         OpenMode::TouchOnly => Outcome::Touched { root, path },
         OpenMode::Open | OpenMode::OpenAndPrefetch(_) | OpenMode::OpenAndRead => {
             Outcome::LookedUp {
                 root,
+                version,
                 path,
                 answer: Answer::from(answer),
                 content: None,
