@@ -82,6 +82,9 @@ fn host(
         precompressed: value(&own.precompressed)
             .or(value(&top.precompressed))
             .unwrap_or(true),
+        symlinks: value(&own.symlinks)
+            .or(value(&top.symlinks))
+            .unwrap_or_default(),
         error_pages: match pages {
             None => BTreeMap::new(),
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),

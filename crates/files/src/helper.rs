@@ -11,6 +11,7 @@
 
 mod bytes;
 mod open;
+pub(crate) mod symlinks;
 
 pub use open::resolve_blocking;
 
@@ -151,12 +152,14 @@ impl Helper<'_> {
                 root,
                 siblings,
                 dotfiles,
+                symlinks,
                 index,
             } => {
                 let rules = RootRules {
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
+                    symlinks,
                 };
                 self.put_root(root, Root::new(exactly_one(&mut files)?, rules))
             }

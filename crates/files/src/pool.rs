@@ -111,7 +111,7 @@ pub enum SlotState {
 /// use std::rc::Rc;
 /// use headway_files::{Answer, Outcome, Pool, PoolLimits, RootConfig, RootId, Roots, Waiter, helper_main};
 ///
-/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false };
+/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
 /// let roots = Rc::new(Roots::open(&[site])?);
 /// let mut pool = Pool::new(PoolLimits::default(), roots);
 /// let (worker, helper) = headway_os::fd_passing::pair()?;
@@ -350,7 +350,7 @@ impl Pool {
 
     fn start(&mut self, position: usize) {
         let ring = self.ring.is_some();
-        let of_helpers = |key: &JobKey| !ring || !Ring::takes(key);
+        let of_helpers = |job: &Job| !ring || !Ring::takes(job);
         let Some((id, job)) = self.jobs.start_where(of_helpers) else {
             return;
         };

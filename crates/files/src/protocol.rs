@@ -23,7 +23,7 @@ mod fields;
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
-use crate::root::RootId;
+use crate::root::{RootId, Symlinks};
 use fields::{contents_if_any, contents_or_errno, fetched_length, inline_result, path, payload};
 pub use headway_os::codec::Malformed;
 use headway_os::codec::{Field, decode};
@@ -83,6 +83,8 @@ pub enum Request<'a> {
         siblings: bool,
         /// List names that begin with a dot.
         dotfiles: bool,
+        /// Which symbolic links are followed.
+        symlinks: Symlinks,
         /// Index names.
         index: Vec<Cow<'a, str>>,
     },
@@ -300,7 +302,7 @@ impl Reply {
 encoding! {
     enum<'b> Request {
         1 => Hello { version, roots },
-        2 => Root { root, siblings, dotfiles, index },
+        2 => Root { root, siblings, dotfiles, symlinks, index },
         3 => Lookup { job, root, want, path: path },
         4 => ReadIn { job, offset, length },
         5 => List { job, root, path: path },
@@ -326,6 +328,15 @@ encoding! {
         136 => Custom { job, answer },
         137 => Fetched { job, content: contents_or_errno },
         138 => RootOpened { job, directory },
+    }
+}
+
+encoding! {
+    enum Symlinks {
+        0 => Inside,
+        1 => Owner,
+        2 => None,
+        3 => Any,
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) trait Opener {
 /// # Example
 /// ```
 /// use headway_files::{Answer, DeferredCloses, LoopResolver, Probe, RootConfig, RootId, Roots};
-/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
+/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
 /// let roots = Roots::open(&[site])?;
 /// let resolver = LoopResolver { roots: &roots, deferred: &DeferredCloses::new() };
 /// // A helper is asked where this answers `WouldBlock`.
@@ -269,8 +269,13 @@ pub(crate) fn stat_cached(
     path: &[u8],
     deferred: &DeferredCloses,
 ) -> Result<Status, WalkError> {
-    let Some((descriptor, status)) = stat_path(root.as_fd(), path, NameLookup::CachedOnly)? else {
-        return Err(WalkError::WouldBlock);
+    let symlinks = root.rules.symlinks;
+    let found = stat_path(root.as_fd(), path, NameLookup::CachedOnly, symlinks.links());
+    let (descriptor, status) = match found {
+        Ok(Some(found)) => found,
+        Ok(None) => return Err(WalkError::WouldBlock),
+        Err(errno) if symlinks.needs_helper(errno) => return Err(WalkError::WouldBlock),
+        Err(errno) => return Err(errno.into()),
     };
     // Unlinked since: ours may be the last reference, and dropping it frees the blocks.
     if status.links == 0 {
@@ -301,9 +306,11 @@ impl Opener for CachedOpener<'_> {
         // Opening with access times could write the inode when the file is read, which blocks.
         // EPERM says that they cannot be suppressed: then a helper opens the file, reads a byte,
         // and takes that wait.
-        let opened = match open_to_read(root.as_fd(), path, NameLookup::CachedOnly, true) {
+        let (lookup, symlinks) = (NameLookup::CachedOnly, root.rules.symlinks);
+        let opened = match open_to_read(root.as_fd(), path, lookup, symlinks.links(), true) {
             Ok(Some(opened)) => opened,
             Ok(None) | Err(Errno::PERM) => return Err(WalkError::WouldBlock),
+            Err(errno) if symlinks.needs_helper(errno) => return Err(WalkError::WouldBlock),
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;
@@ -333,6 +340,7 @@ mod tests {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            symlinks: Default::default(),
         };
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.

@@ -14,7 +14,7 @@ use crate::deferred_close::DeferredCloses;
 use crate::file::Meta;
 use crate::filesystem::NonBlockingFilesystems;
 use crate::protocol::INDEX_BYTES_MAX;
-use headway_os::open::{NameLookup, find_directory};
+use headway_os::open::{Links, NameLookup, find_directory};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -37,6 +37,41 @@ pub struct RootConfig {
     /// Show names that begin with a dot in listings. To refuse requests for them is the caller's
     /// part.
     pub dotfiles: bool,
+    /// Which symbolic links beneath the directory are followed.
+    pub symlinks: Symlinks,
+}
+
+/// Which symbolic links beneath a root are followed. Paths that need another one are forbidden.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Symlinks {
+    /// Those that lead to something in the root.
+    #[default]
+    Inside,
+    /// Those with the same owner as what they lead to, wherever that is.
+    Owner,
+    /// None.
+    None,
+    /// All.
+    Any,
+}
+
+impl Symlinks {
+    /// What the kernel is asked. With `Inside` and `Owner` a helper looks closer if that fails.
+    pub(crate) fn links(self) -> Links {
+        match self {
+            Symlinks::Inside => Links::Beneath,
+            Symlinks::Owner | Symlinks::None => Links::Refused,
+            Symlinks::Any => Links::Anywhere,
+        }
+    }
+
+    /// Whether a helper has to find out what this failure of the kernel means.
+    pub(crate) fn needs_helper(self, errno: Errno) -> bool {
+        matches!(
+            (self, errno),
+            (Symlinks::Inside, Errno::XDEV) | (Symlinks::Owner, Errno::LOOP)
+        )
+    }
 }
 
 /// A root that cannot be used. Nothing has been opened; correct the configuration.
@@ -67,6 +102,7 @@ pub(crate) struct RootRules {
     pub(crate) index: Vec<String>,
     pub(crate) siblings: bool,
     pub(crate) dotfiles: bool,
+    pub(crate) symlinks: Symlinks,
 }
 
 impl Root {
@@ -150,7 +186,7 @@ impl Roots {
     /// # Example
     /// ```
     /// use headway_files::{RootConfig, Roots};
-    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false };
+    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
     /// assert_eq!(Roots::open(&[site])?.len(), 1);
     /// # Ok::<(), headway_files::RootError>(())
     /// ```
@@ -175,6 +211,7 @@ impl Roots {
                 index: config.index.clone(),
                 siblings: config.siblings,
                 dotfiles: config.dotfiles,
+                symlinks: config.symlinks,
             };
             let followed = has_symlink(&config.directory).then(|| Followed {
                 path: config.directory.clone(),

@@ -156,6 +156,7 @@ fn every_root_is_its_own_when_there_are_many() {
                 index,
                 siblings: false,
                 dotfiles: false,
+                symlinks: Default::default(),
             }
         })
         .collect();

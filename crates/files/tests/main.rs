@@ -13,4 +13,5 @@ mod resolve;
 mod roots;
 mod ring;
 mod service;
+mod symlinks;
 mod uses;

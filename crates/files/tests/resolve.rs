@@ -173,12 +173,6 @@ fn path_is_forbidden_when_it_leads_out_of_the_root() {
     symlink("../secret", tree.path().join("site/out")).unwrap();
     symlink("..", tree.path().join("site/out-directory")).unwrap();
     symlink("/etc/passwd", tree.path().join("site/absolute")).unwrap();
-    // Even one that leads back in: links must not depend on the position of the root.
-    symlink(
-        tree.path().join("site/d"),
-        tree.path().join("site/absolute-inside"),
-    )
-    .unwrap();
     symlink("loop-b", tree.path().join("site/loop-a")).unwrap();
     symlink("loop-a", tree.path().join("site/loop-b")).unwrap();
     let roots = roots(&tree.path().join("site"), &[], false);
@@ -186,7 +180,6 @@ fn path_is_forbidden_when_it_leads_out_of_the_root() {
         "out",
         "out-directory/secret",
         "absolute",
-        "absolute-inside/f",
         "loop-a",
         "../secret",
         "d/../../secret",
@@ -395,6 +388,7 @@ fn error_names_the_directory_when_a_root_cannot_be_opened() {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            symlinks: Default::default(),
         };
         let said = Roots::open(&[config]).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains(why), "{said}");

@@ -59,6 +59,8 @@ fn helper_looks_a_name_up_in_the_new_directory_when_the_root_was_switched() {
 }
 
 /// A new link has its access time written when it is first followed, which the loop leaves to a helper.
+///
+/// Needs: a file system that writes access times
 #[test]
 fn helper_does_not_switch_back_when_the_loop_has_found_a_newer_directory() {
     let (tree, roots) = releases();

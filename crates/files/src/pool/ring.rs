@@ -21,7 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::jobs::{JobKey, VersionedRange};
+use super::jobs::{Job, JobKey, VersionedRange};
 use super::outcome::{Outcome, failed};
 use crate::answer::{Answer, Failure};
 use crate::deferred_close::DeferredCloses;
@@ -53,7 +53,8 @@ pub(super) struct Ring {
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) id: u64,
-    pub(super) outcome: Outcome,
+    /// `None` if a helper process has to do it.
+    pub(super) outcome: Option<Outcome>,
     pub(super) started: Instant,
 }
 
@@ -185,9 +186,9 @@ impl Ring {
         self.work.as_fd()
     }
 
-    /// Whether the ring supports this kind of job.
-    pub(super) fn takes(key: &JobKey) -> bool {
-        matches!(key, JobKey::Lookup(..) | JobKey::ReadIn(_))
+    /// Whether the ring can do the job.
+    pub(super) fn takes(job: &Job) -> bool {
+        !job.needs_process && matches!(job.key, JobKey::Lookup(..) | JobKey::ReadIn(_))
     }
 
     /// Whether the ring can start one more job now.
@@ -229,7 +230,7 @@ impl Ring {
             _ => {
                 return Some(Finished {
                     id,
-                    outcome: failed(key.clone(), Failure::Io),
+                    outcome: Some(failed(key.clone(), Failure::Io)),
                     started: Instant::now(),
                 });
             }
@@ -297,6 +298,16 @@ impl Ring {
                 task.again += 1;
                 walk.memo.get_mut().wanted = Some(call);
                 return self.submit_next(id);
+            }
+            // Where a symbolic link leads takes more than one call.
+            (_, Err(errno)) if walk.needs_process(errno) => {
+                let Task { started, .. } = self.tasks.remove(&id)?;
+                let outcome = None;
+                return Some(Finished {
+                    id,
+                    outcome,
+                    started,
+                });
             }
             (Call::Open(path, true), Err(Errno::PERM)) => {
                 walk.memo.get_mut().wanted = Some(Call::Open(path, false));
@@ -458,10 +469,13 @@ impl Ring {
             return None;
         };
         walk.call = walk.memo.get_mut().wanted.take();
-        let root = walk.root.as_deref()?.as_fd();
+        let root = walk.root.as_deref()?;
+        let (root, links) = (root.as_fd(), root.rules.symlinks.links());
         let submitted = match &walk.call {
-            Some(Call::Stat(path)) => self.work.stat_path(id, root, path),
-            Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
+            Some(Call::Stat(path)) => self.work.stat_path(id, root, path, links),
+            Some(Call::Open(path, quietly)) => {
+                self.work.open_to_read(id, root, path, links, *quietly)
+            }
             Some(Call::Touch(_, file, _)) => self.work.read(id, file.as_fd(), 0, 1),
             None => Err(Errno::IO),
         };
@@ -509,7 +523,7 @@ impl Ring {
         };
         Some(Finished {
             id,
-            outcome,
+            outcome: Some(outcome),
             started: task.started,
         })
     }
@@ -524,9 +538,16 @@ impl Ring {
         };
         Some(Finished {
             id,
-            outcome: failed(key, failure),
+            outcome: Some(failed(key, failure)),
             started: task.started,
         })
+    }
+}
+
+impl Walk {
+    fn needs_process(&self, errno: Errno) -> bool {
+        let root = self.root.as_deref();
+        root.is_some_and(|root| root.rules.symlinks.needs_helper(errno))
     }
 }
 

@@ -118,6 +118,7 @@ impl Slot {
             root: id,
             siblings: root.rules.siblings,
             dotfiles: root.rules.dotfiles,
+            symlinks: root.rules.symlinks,
             index: names.map(|name| Cow::Borrowed(name.as_str())).collect(),
         };
         let mut bytes = Vec::new();

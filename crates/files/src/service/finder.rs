@@ -14,7 +14,7 @@ use crate::protocol::OpenMode;
 use crate::residency::{PREFETCH_BYTES, Residency};
 use crate::resolve::LoopResolver;
 use crate::revalidate::Revalidation;
-use crate::root::{RootConfig, RootError, RootId, RootVersions, Roots};
+use crate::root::{RootConfig, RootError, RootId, RootVersions, Roots, Symlinks};
 use headway_event::Token;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -398,6 +398,7 @@ fn config(root: &Path) -> RootConfig {
         index: Vec::new(),
         siblings: false,
         dotfiles: true,
+        symlinks: Symlinks::Inside,
     }
 }
 
