@@ -543,6 +543,7 @@ fn detach_descriptors(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFi
             file,
             index,
             siblings,
+            unusable,
         } => {
             let metas = siblings
                 .each_ref()
@@ -551,6 +552,7 @@ fn detach_descriptors(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFi
                 file: file.meta,
                 index,
                 siblings: metas,
+                unusable,
             };
             let files = std::iter::once(file).chain(siblings.into_iter().flatten());
             (message, files.collect())

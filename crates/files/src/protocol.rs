@@ -358,7 +358,7 @@ encoding! {
 
 encoding! {
     enum RawAnswer for RawAnswer<Meta> {
-        0 => File { file, index, siblings },
+        0 => File { file, unusable, index, siblings },
         1 => Redirect,
         2 => Directory,
         3 => Failed(failure),

@@ -40,6 +40,8 @@ pub enum RawAnswer<F> {
         index: Option<u16>,
         /// Precompressed siblings: br, zstd, gzip.
         siblings: [Option<F>; 3],
+        /// How many siblings there are that are not used: see [`FoundFile::unusable`].
+        unusable: u8,
     },
     /// A directory requested without its slash.
     Redirect,
@@ -56,9 +58,11 @@ impl From<RawAnswer<Rc<OpenFile>>> for Answer {
                 file,
                 index,
                 siblings,
+                unusable,
             } => Answer::from(FoundFile {
                 file: file.into(),
                 index,
+                unusable,
                 siblings: siblings.map(|sibling| sibling.map(KnownFile::from)),
             }),
             RawAnswer::Redirect => Answer::Redirect,
@@ -156,9 +160,11 @@ impl LoopResolver<'_> {
                 file,
                 index,
                 siblings,
+                unusable,
             } => Answer::from(FoundFile {
                 file: open(file),
                 index,
+                unusable,
                 siblings: siblings.map(|sibling| sibling.map(open)),
             }),
             RawAnswer::Redirect => Answer::Redirect,
@@ -228,11 +234,16 @@ impl<O: Opener> PathWalk<'_, O> {
         index: Option<u16>,
     ) -> Result<RawAnswer<O::File>, WalkError> {
         let file = self.opener.open(self.root, path, seen)?;
-        let mut siblings = [None, None, None];
+        let (mut siblings, mut unusable) = ([None, None, None], 0);
         if self.root.rules.siblings {
             for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
-                if !self.opener.skips_sibling(at) {
-                    siblings[at] = self.open_sibling(&[path, suffix].concat())?;
+                if self.opener.skips_sibling(at) {
+                    continue;
+                }
+                match self.open_sibling(&[path, suffix].concat(), seen)? {
+                    Sibling::Found(file) => siblings[at] = Some(file),
+                    Sibling::Unusable => unusable += 1,
+                    Sibling::Missing => {}
                 }
             }
         }
@@ -240,27 +251,49 @@ impl<O: Opener> PathWalk<'_, O> {
             file,
             index,
             siblings,
+            unusable,
         })
     }
 
     /// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only
     /// a shortage of descriptors fails the whole, so that the poorer answer is not remembered.
-    fn open_sibling(&self, path: &[u8]) -> Result<Option<O::File>, WalkError> {
+    fn open_sibling(&self, path: &[u8], original: &Status) -> Result<Sibling<O::File>, WalkError> {
         let opened = self
             .opener
             .stat_path(self.root, path)
             .and_then(|seen| match seen.kind {
-                FileType::RegularFile => self.opener.open(self.root, path, &seen),
+                FileType::RegularFile if is_stale(&seen, original) => Ok(Sibling::Unusable),
+                FileType::RegularFile => {
+                    let file = self.opener.open(self.root, path, &seen)?;
+                    Ok(Sibling::Found(file))
+                }
                 _ => Err(WalkError::Failed(Failure::NotRegular)),
             });
         match opened {
-            Ok(file) => Ok(Some(file)),
+            Ok(sibling) => Ok(sibling),
             Err(stop @ (WalkError::WouldBlock | WalkError::Failed(Failure::Exhausted))) => {
                 Err(stop)
             }
-            Err(WalkError::Failed(_)) => Ok(None),
+            Err(WalkError::Failed(_)) => Ok(Sibling::Missing),
         }
     }
+}
+
+/// What there is of a precompressed sibling.
+enum Sibling<F> {
+    Found(F),
+    Unusable,
+    Missing,
+}
+
+/// Whether a sibling cannot be a coded form of this original: no coding makes nothing of something, and an
+/// older one is of an earlier version. A tool may have cut its time to a second.
+fn is_stale(sibling: &Status, original: &Status) -> bool {
+    let original_time = match sibling.modified.1 {
+        0 => (original.modified.0, 0),
+        _ => original.modified,
+    };
+    sibling.size == 0 || sibling.modified < original_time
 }
 
 /// What the name is, from the kernel's cache alone; shared with revalidation.

@@ -67,6 +67,7 @@ fn is_same(now: &RawAnswer<Meta>, then: &Answer) -> bool {
                 file,
                 index,
                 siblings,
+                ..
             },
             Answer::File(found),
         ) => {
@@ -74,6 +75,7 @@ fn is_same(now: &RawAnswer<Meta>, then: &Answer) -> bool {
                 file: old,
                 index: old_index,
                 siblings: old_siblings,
+                ..
             } = &**found;
             file == old.meta()
                 && index == old_index

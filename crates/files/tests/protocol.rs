@@ -57,6 +57,7 @@ fn answer() -> impl Strategy<Value = RawAnswer<Meta>> {
                 file,
                 index,
                 siblings: [br, zstd, gzip],
+                unusable: 2,
             }
         }),
         Just(()).prop_map(|()| RawAnswer::Redirect),
@@ -151,7 +152,7 @@ proptest! {
         file in meta(),
         content in prop::collection::vec(any::<u8>(), 0..2000),
     ) {
-        let answer = RawAnswer::File { file, index: None, siblings: [None; 3] };
+        let answer = RawAnswer::File { file, index: None, siblings: [None; 3], unusable: 0 };
         let resolved = Reply::LookedUp { job, answer, content: Some(content.clone().into()) };
         prop_assert_eq!(decode_reply(&encoded_reply(&resolved)), Ok(resolved));
         let fetched = Reply::Fetched { job, content: Ok(content.into()) };
@@ -213,6 +214,7 @@ fn contents_are_refused_when_they_are_longer_than_any_that_is_fetched() {
         file: meta,
         index: None,
         siblings,
+        unusable: 0,
     };
     let resolved = |answer| Reply::LookedUp {
         job: 1,
@@ -303,6 +305,7 @@ fn reply_is_malformed_when_a_flag_is_neither_0_nor_1() {
             file,
             index: None,
             siblings: [None; 3],
+            unusable: 0,
         },
         content: None,
     };

@@ -51,6 +51,8 @@ pub struct Lookup {
     /// Set if lookups are made without a probe.
     unprobed: Option<Reopen>,
     revalidate_ms: u64,
+    /// Precompressed files that were found and not used.
+    unusable_siblings: u64,
     /// If false, nothing is cached and each request makes its own lookup.
     caching: bool,
 }
@@ -82,6 +84,7 @@ impl Lookup {
             deferred_closes,
             unprobed,
             revalidate_ms,
+            unusable_siblings: 0,
             caching,
         }
     }
@@ -261,6 +264,9 @@ impl Lookup {
 
     /// Makes the entry of a path; without caching only the current requests see it.
     fn insert(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+        if let Answer::File(found) = &answer {
+            self.unusable_siblings += u64::from(found.unusable);
+        }
         let entry = self.names.insert(root, path, answer, now_ms);
         entry.root_version.set(self.roots.version(root));
         if !self.caching {
@@ -284,6 +290,7 @@ impl Lookup {
 
     /// Sets the cache gauges of a snapshot.
     pub fn gauges(&self, counters: &mut Counters) {
+        counters.precompressed_ignored = self.unusable_siblings;
         counters.root_switches = self.roots.switches();
         counters.root_lookup_failures = self.roots.failures();
         counters.file_cache_entries = self.names.len() as u64;

@@ -232,6 +232,7 @@ impl Arrived<'_> {
             file,
             index,
             siblings,
+            unusable,
         } = answer
         else {
             return Ok(match answer {
@@ -253,6 +254,7 @@ impl Arrived<'_> {
             file,
             index,
             siblings: [None, None, None],
+            unusable,
         };
         for (sibling, meta) in found.siblings.iter_mut().zip(siblings) {
             *sibling = meta.map(&mut open).transpose()?;

@@ -196,7 +196,10 @@ fn first_request_after_a_switch_gets_the_new_release_when_the_name_is_due() {
     let site = Site::new();
     let served = site.serve("revalidate = '1ms'");
     for number in 1..=5 {
-        assert_eq!(release_of("/small", 1000, &served.get("/small")), number - 1);
+        assert_eq!(
+            release_of("/small", 1000, &served.get("/small")),
+            number - 1
+        );
         site.release(number);
         site.switch(number);
         std::thread::sleep(Duration::from_millis(20));
@@ -214,7 +217,9 @@ fn last_release_is_served_while_the_link_leads_nowhere() {
     site.release(1);
     symlink("nowhere", site.path("current")).unwrap();
     assert_eq!(release_of("/small", 1000, &served.get("/small")), 0);
-    served.wait_for("a failed lookup", |snapshot| snapshot.counters.root_lookup_failures > 0);
+    served.wait_for("a failed lookup", |snapshot| {
+        snapshot.counters.root_lookup_failures > 0
+    });
     site.switch(1);
     assert_eq!(release_of("/small", 1000, &served.get("/small")), 1);
 }

@@ -19,7 +19,9 @@ fn serve(site: &Site, raw: &'static str) -> Server {
     fs::create_dir_all(site.path("root/kept")).unwrap();
     fs::write(site.path("root/kept/a.txt"), TEXT).unwrap();
     // Not in this second, in which its tag would be weak.
-    let file = File::options().write(true).open(site.path("root/kept/a.txt"));
+    let file = File::options()
+        .write(true)
+        .open(site.path("root/kept/a.txt"));
     file.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     site.program("away", "printf 'Location: /kept/a.txt\\n\\n'");
     site.serve_configured(&format!(
