@@ -67,9 +67,9 @@ table! {
         precompressed: bool, Files, "true", "false";
         /// Symbolic links below the root to follow: inside, owner, none or any.
         ///
-        /// inside follows links to what lies in the root. owner follows links with the same owner as
-        /// what they lead to, also out of the root. Other links get 403. Links in the path of the root
-        /// itself are always followed.
+        /// With inside, they are links to what lies in the root. With owner, they are links with the same
+        /// owner as what they lead to, also out of the root. Other links get 403. Links in the path of
+        /// the root itself are always followed.
         symlinks: Symlinks, Files, "inside", "\"none\"";
         /// Age after which a cached file is checked for changes before it is used.
         revalidate: Millis, Files, "1s", "\"5s\"";
