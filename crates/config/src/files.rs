@@ -14,3 +14,18 @@ named_values! {
         Content = "content",
     }
 }
+
+named_values! {
+    /// Which symbolic links below a root are followed.
+    Symlinks, "choice of symbolic links" {
+        /// Those that lead to something in the root, also if their target is written absolutely.
+        #[default]
+        Inside = "inside",
+        /// Those with the same owner as what they lead to, wherever that is.
+        Owner = "owner",
+        /// None.
+        None = "none",
+        /// All, wherever they lead.
+        Any = "any",
+    }
+}

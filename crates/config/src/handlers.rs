@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::error::Findings;
+use super::hosts::lasting_path;
 use super::locations::{Cgi, HandlerConfig, NamedApplication};
 use super::ranges::{span, value};
 use super::settings::LocationSettings;
@@ -249,8 +250,8 @@ fn directory(
         return None;
     }
     let shown = item.get_ref().display();
-    match std::fs::canonicalize(item.get_ref()) {
-        Ok(real) if real.is_dir() => return Some(real),
+    match lasting_path(item.get_ref()) {
+        Ok(path) if path.is_dir() => return Some(path),
         Ok(_) => to.environment_error(&key, position, format!("{shown} is not a directory")),
         Err(error) => to.environment_error(&key, position, format!("{what} {shown}: {error}")),
     }

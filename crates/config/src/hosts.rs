@@ -4,7 +4,7 @@
 //! first. Otherwise the first `[[host]]` is the default.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::error::Findings;
 use super::keys::Setting;
@@ -82,6 +82,9 @@ fn host(
         precompressed: value(&own.precompressed)
             .or(value(&top.precompressed))
             .unwrap_or(true),
+        symlinks: value(&own.symlinks)
+            .or(value(&top.symlinks))
+            .unwrap_or_default(),
         error_pages: match pages {
             None => BTreeMap::new(),
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
@@ -90,30 +93,45 @@ fn host(
     }
 }
 
-/// Returns an absolute path, because child processes may have another working directory.
+/// The path of a directory or file as it is kept: absolute, because child processes may have another
+/// working directory. Symbolic links in it stay, so that they may be switched while it is served. Without
+/// any it is in normal form.
+pub(super) fn lasting_path(written: &Path) -> std::io::Result<PathBuf> {
+    let real = std::fs::canonicalize(written)?;
+    let absolute = std::path::absolute(written)?;
+    let mut plain = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    Ok(if plain == real { real } else { absolute })
+}
+
 fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let position = span(item);
     let written = item.as_ref().map_or(Path::new("."), |item| item.get_ref());
     let shown = written.display();
-    let real = match std::fs::canonicalize(written) {
-        Ok(real) => real,
+    let path = match lasting_path(written) {
+        Ok(path) => path,
         Err(error) => {
             to.environment_error(key, position, format!("the document root {shown}: {error}"));
             return written.into();
         }
     };
     let rights = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
-    if !real.is_dir() {
+    if !path.is_dir() {
         to.environment_error(
             key,
             position,
             format!("the document root {shown} is not a directory"),
         );
-    } else if let Err(error) = rustix::fs::access(&real, rights) {
+    } else if let Err(error) = rustix::fs::access(&path, rights) {
         let problem = format!("the document root {shown} is not readable: {error}");
         to.environment_error(key, position, problem);
     }
-    real
+    path
 }
 
 fn names(own: &HostSettings, to: &mut Findings<'_>) -> Vec<String> {
@@ -174,8 +192,8 @@ fn error_pages(
             to.usage_error("error-pages", position.clone(), problem);
             continue;
         };
-        match std::fs::canonicalize(path) {
-            Ok(real) if real.is_file() => drop(pages.insert(code, real)),
+        match lasting_path(path) {
+            Ok(path) if path.is_file() => drop(pages.insert(code, path)),
             Ok(_) => {
                 let problem = format!("{}: {} is not a file", status, path.display());
                 to.environment_error("error-pages", position.clone(), problem);

@@ -45,7 +45,7 @@ pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
-pub use files::EtagSource;
+pub use files::{EtagSource, Symlinks};
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
@@ -281,6 +281,8 @@ pub struct Host {
     pub dotfiles: bool,
     /// Whether precompressed files (`.br`, `.zst`, `.gz`) are served.
     pub precompressed: bool,
+    /// Which symbolic links are followed.
+    pub symlinks: Symlinks,
     /// Bodies of error responses, by status: absolute paths to existing files.
     pub error_pages: BTreeMap<u16, PathBuf>,
     /// Paths that a handler answers, including those of the top level.

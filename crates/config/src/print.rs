@@ -196,6 +196,7 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     writeln!(out, "listing = {}", host.listing)?;
     writeln!(out, "dotfiles = {}", host.dotfiles)?;
     writeln!(out, "precompressed = {}", host.precompressed)?;
+    writeln!(out, "symlinks = \"{}\"", host.symlinks)?;
     let page = |(status, path): (&u16, &std::path::PathBuf)| {
         format!("{status} = {}", quoted(path.display()))
     };

@@ -14,7 +14,7 @@ use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
-use super::{EarlyReject, EtagSource, ListenerMode, LogFormat, SendMethod, Streams};
+use super::{EarlyReject, EtagSource, ListenerMode, LogFormat, SendMethod, Streams, Symlinks};
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
 
@@ -34,7 +34,8 @@ table! {
     Settings, "" {
         /// Document root of the default host: a directory.
         ///
-        /// On the command line it is the argument DIR.
+        /// On the command line it is the argument DIR. A symbolic link in its path may be switched to
+        /// another directory while it is served.
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
         /// Address to listen on.
         ///
@@ -67,6 +68,12 @@ table! {
         dotfiles: bool, Files, "false", "true";
         /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
         precompressed: bool, Files, "true", "false";
+        /// Symbolic links below the root to follow: inside, owner, none or any.
+        ///
+        /// With inside, they are links to what lies in the root. With owner, they are links with the same
+        /// owner as what they lead to, also out of the root. Other links get 403. Links in the path of
+        /// the root itself are always followed.
+        symlinks: Symlinks, Files, "inside", "\"none\"";
         /// Age after which a cached file is checked for changes before it is used.
         revalidate: Millis, Files, "1s", "\"5s\"";
         /// How much longer a busy cached file is used while its check waits for the file system.
@@ -243,6 +250,8 @@ table! {
         dotfiles: bool, Host, "that of the top level", "true";
         /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
         precompressed: bool, Host, "that of the top level", "false";
+        /// Symbolic links below the root to follow: inside, owner, none or any.
+        symlinks: Symlinks, Host, "that of the top level", "\"none\"";
         /// Files to send as the body of error responses, by status.
         error_pages: BTreeMap<String, PathBuf>, Host, "that of the top level", "{ 404 = \"errors/404.html\" }";
         /// Paths that a handler answers, on this host.

@@ -43,6 +43,8 @@ pub struct FoundFile {
     pub index: Option<u16>,
     /// Precompressed siblings: br, zstd, gzip.
     pub siblings: [Option<KnownFile>; 3],
+    /// How many siblings there are that are not used, because they are empty or older than the file.
+    pub unusable: u8,
 }
 
 impl FoundFile {

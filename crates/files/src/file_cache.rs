@@ -65,6 +65,8 @@ pub struct Entry<T> {
     /// The latest time of which the answer is known to be true: a helper has looked up the path before its
     /// answer came.
     pub seen_ms: Cell<u64>,
+    /// The version of the root in which the path was looked up.
+    pub root_version: Cell<u32>,
     /// When the missing precompressed variants were last probed, if they were.
     pub absent_checked_ms: Cell<Option<u64>>,
     /// What the server has made of the answer.
@@ -204,6 +206,7 @@ impl<T: CachedContents> FileCache<T> {
             checked_ms,
             used_ms: Cell::new(now_ms),
             seen_ms: Cell::new(now_ms),
+            root_version: Cell::new(0),
             absent_checked_ms: Cell::new(Some(now_ms)),
             prepared: T::default(),
         });
@@ -239,6 +242,18 @@ impl<T: CachedContents> FileCache<T> {
             }
         }
         None
+    }
+
+    /// Forgets all paths of a root, which is another directory now.
+    pub fn remove_root(&mut self, root: RootId) {
+        for map in [&mut self.open, &mut self.rest] {
+            map.retain(|key, _| key.root != root);
+        }
+        let open = self
+            .open
+            .values()
+            .map(|slot| slot.entry.answer.descriptors());
+        self.descriptors = open.sum();
     }
 
     /// Closes files of the least recently used entries until about `count` descriptors are on their

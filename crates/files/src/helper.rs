@@ -11,6 +11,7 @@
 
 mod bytes;
 mod open;
+pub(crate) mod symlinks;
 
 pub use open::resolve_blocking;
 
@@ -24,17 +25,21 @@ use crate::protocol::{
 };
 use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
-use crate::root::{Root, RootId, Roots};
+use crate::root::{Root, RootId, RootRules, Roots};
 use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::mapping::Mapping;
+use headway_os::open::{NameLookup, find_directory};
 use headway_os::residency::page_bytes;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, fadvise, fstatfs};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
+use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::rc::Rc;
 
 /// A file that is found is also read in: whole up to this size, else so far as helpers read at a
@@ -147,16 +152,16 @@ impl Helper<'_> {
                 root,
                 siblings,
                 dotfiles,
+                symlinks,
                 index,
             } => {
-                let known = Root {
-                    directory: exactly_one(&mut files)?,
-                    device: None,
+                let rules = RootRules {
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
+                    symlinks,
                 };
-                self.add_root(root, known)
+                self.put_root(root, Root::new(exactly_one(&mut files)?, rules))
             }
             Request::Lookup {
                 job,
@@ -180,7 +185,7 @@ impl Helper<'_> {
                 length,
             } => {
                 let content = self.copy(&exactly_one(&mut files)?, offset, length);
-                self.reply_memory(content, |content| Reply::Copy {
+                self.reply_opened(content, |content| Reply::Copy {
                     job,
                     content: content.map_err(errno_code),
                 })
@@ -191,6 +196,7 @@ impl Helper<'_> {
                 offset,
                 directory,
             } => self.spool(job, offset, directory, files),
+            Request::OpenRoot { job, path } => self.open_root(job, path),
             Request::Custom { job, payload } => self.custom_job(job, payload),
             Request::DeferClose { .. } => {
                 self.to_close.append(&mut files);
@@ -211,13 +217,28 @@ impl Helper<'_> {
         Ok(())
     }
 
-    fn add_root(&mut self, root: RootId, known: Root) -> io::Result<()> {
+    fn put_root(&mut self, root: RootId, opened: Root) -> io::Result<()> {
         let next = self.roots.len() as u32;
-        if root.0 != next || self.roots_expected.is_none_or(|expected| next >= expected) {
+        if root.0 > next
+            || self
+                .roots_expected
+                .is_none_or(|expected| root.0 >= expected)
+        {
             return Err(invalid("roots out of order"));
         }
-        self.roots.push(known);
+        self.roots.put(root, opened);
         Ok(())
+    }
+
+    fn open_root(&self, job: u64, path: &[u8]) -> io::Result<()> {
+        let path = Path::new(OsStr::from_bytes(path));
+        let found = find_directory(path, NameLookup::MayBlock)
+            .and_then(|found| found.ok_or(Errno::AGAIN))
+            .map(|(directory, status)| (directory, status.into()));
+        self.reply_opened(found, |directory| Reply::RootOpened {
+            job,
+            directory: directory.map_err(errno_code),
+        })
     }
 
     fn resolve(&mut self, job: u64, root: RootId, want: OpenMode, path: &[u8]) -> io::Result<()> {
@@ -283,7 +304,7 @@ impl Helper<'_> {
             return self.reply(&Reply::Listed { job, answer }, &[]);
         }
         let made = memory(&page).map_err(Failure::of_read);
-        self.reply_memory(made, |answer| Reply::Listed {
+        self.reply_opened(made, |answer| Reply::Listed {
             job,
             answer: answer.map(Some),
         })
@@ -463,13 +484,13 @@ impl Helper<'_> {
             return self.reply(&Reply::Custom { job, answer }, &[]);
         }
         let made = memory(&result).map_err(Failure::of_read);
-        self.reply_memory(made, |made| Reply::Custom {
+        self.reply_opened(made, |made| Reply::Custom {
             job,
             answer: made.map(CustomResult::File),
         })
     }
 
-    fn reply_memory<E>(
+    fn reply_opened<E>(
         &self,
         made: Result<(OwnedFd, Meta), E>,
         reply: impl FnOnce(Result<Meta, E>) -> Reply,
@@ -526,6 +547,7 @@ fn detach_descriptors(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFi
             file,
             index,
             siblings,
+            unusable,
         } => {
             let metas = siblings
                 .each_ref()
@@ -534,6 +556,7 @@ fn detach_descriptors(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFi
                 file: file.meta,
                 index,
                 siblings: metas,
+                unusable,
             };
             let files = std::iter::once(file).chain(siblings.into_iter().flatten());
             (message, files.collect())

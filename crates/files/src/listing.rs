@@ -1,10 +1,9 @@
 //! What is in a directory, for a listing page. Helpers only: it waits.
 
 use crate::answer::Failure;
-use crate::root::{RootId, Roots};
-use headway_os::open::{NameLookup, open_to_read, stat_path};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
+use crate::helper::symlinks::{open_followed, stat_followed};
+use crate::root::{Root, RootId, Roots};
+use rustix::fs::{Dir, FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 /// Limit of entries of a listing; [`Directory::truncated`] says that there are more.
@@ -69,8 +68,8 @@ pub(crate) fn read_directory(
     let known = roots.get(root).ok_or(Failure::NotFound)?;
     let name = if path.is_empty() { b"." } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let confined = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let descriptor = openat2(known.as_fd(), name, flags, Mode::empty(), confined)
+    let descriptor = stat_followed(&known, name)
+        .and_then(|(found, _)| openat(found, c".", flags, Mode::empty()))
         .map_err(Failure::from_errno)?;
     let mut directory = Directory {
         root,
@@ -82,7 +81,7 @@ pub(crate) fn read_directory(
     for entry in Dir::read_from(&descriptor).map_err(Failure::from_errno)? {
         let entry = entry.map_err(Failure::from_errno)?;
         let name = entry.file_name().to_bytes();
-        if is_hidden(path, name, known.dotfiles) {
+        if is_hidden(path, name, known.rules.dotfiles) {
             continue;
         }
         if directory.entries.len() == ENTRIES_MAX {
@@ -93,10 +92,10 @@ pub(crate) fn read_directory(
         // it leads to.
         whole.truncate(path.len());
         whole.extend(name);
-        let Ok(Some((_, status))) = stat_path(known.as_fd(), &whole, NameLookup::MayBlock) else {
+        let Ok((_, status)) = stat_followed(&known, &whole) else {
             continue;
         };
-        let Some(kind) = kind_if_open(known.as_fd(), &mut whole, status.kind) else {
+        let Some(kind) = kind_if_open(&known, &mut whole, status.kind) else {
             continue;
         };
         let modified = status.modified.0;
@@ -124,19 +123,13 @@ fn is_hidden(directory: &[u8], name: &[u8], dotfiles: bool) -> bool {
 
 /// The kind of a directory entry; `None` if it may not be read or entered. It is opened to find
 /// out, since the permissions alone do not tell (capabilities, access lists, security modules).
-fn kind_if_open(root: BorrowedFd<'_>, path: &mut Vec<u8>, kind: FileType) -> Option<EntryKind> {
+fn kind_if_open(root: &Root, path: &mut Vec<u8>, kind: FileType) -> Option<EntryKind> {
     let (tried, kind) = match kind {
         FileType::Directory => {
             path.extend(b"/.");
-            (
-                stat_path(root, path, NameLookup::MayBlock),
-                EntryKind::Directory,
-            )
+            (stat_followed(root, path), EntryKind::Directory)
         }
-        FileType::RegularFile => (
-            open_to_read(root, path, NameLookup::MayBlock, false),
-            EntryKind::File,
-        ),
+        FileType::RegularFile => (open_followed(root, path, false), EntryKind::File),
         _ => return None,
     };
     // Any other failure says nothing about permission; a request will find out.

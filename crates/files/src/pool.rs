@@ -33,15 +33,17 @@ use crate::answer::Failure;
 use crate::deferred_close::DeferredCloses;
 use crate::protocol::{OpenMode, REPLY_BYTES_MAX, Reply, Request, decode_reply, encode_request};
 use crate::residency::PREFETCH_BYTES;
-use crate::root::Roots;
+use crate::root::{RootId, Roots};
 use headway_os::fd_passing::ReceiveError;
 use jobs::{Job, JobKey, Jobs};
 use outcome::{Arrived, Broken, failed};
 use ring::{Finished, Ring};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use slot::{Sent, Slot, Work};
 use std::rc::Rc;
 use std::time::Duration;
+use submit::HeldLookup;
 
 /// How often a job is retried when its helper dies. A job that kills helpers must not kill all of
 /// them, but a slow job must survive when helpers are killed many times per second.
@@ -109,7 +111,7 @@ pub enum SlotState {
 /// use std::rc::Rc;
 /// use headway_files::{Answer, Outcome, Pool, PoolLimits, RootConfig, RootId, Roots, Waiter, helper_main};
 ///
-/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false };
+/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
 /// let roots = Rc::new(Roots::open(&[site])?);
 /// let mut pool = Pool::new(PoolLimits::default(), roots);
 /// let (worker, helper) = headway_os::fd_passing::pair()?;
@@ -148,6 +150,8 @@ pub struct Pool {
     spools: u64,
     custom_jobs: u64,
     jobs: Jobs,
+    /// Lookups that wait until a helper has looked up the path of their root.
+    held: Vec<HeldLookup>,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
     closes_waiting_since_ms: Option<u64>,
@@ -169,6 +173,7 @@ impl Pool {
             spools: 0,
             custom_jobs: 0,
             jobs: Jobs::default(),
+            held: Vec::new(),
             waiting_since_ms: None,
             closes_waiting_since_ms: None,
             statistics: PoolStatistics::default(),
@@ -219,8 +224,10 @@ impl Pool {
             return;
         };
         let gone = self.slots.remove(position);
-        if let Some((Work::Job(id) | Work::Unsent(id), _)) = gone.work() {
-            self.jobs.requeue_front(id);
+        match gone.work() {
+            Some((Work::Job(id) | Work::Unsent(id), _)) => drop(self.jobs.requeue_front(id)),
+            Some((Work::OpenRoot(asked), _)) => self.roots.ask_again(asked),
+            _ => {}
         }
         self.gauges();
     }
@@ -247,6 +254,7 @@ impl Pool {
     pub fn has_work(&self) -> bool {
         let waiting = self.jobs.queued() > 0 || !self.deferred.is_empty();
         let somebody = self.ring.is_some() || self.idle().is_some();
+        let waiting = waiting || self.roots.wanted().is_some();
         waiting && somebody || self.slots.iter().any(Slot::is_in_handshake)
     }
 
@@ -258,6 +266,7 @@ impl Pool {
             slot.settle(now_ms);
         }
         self.start_in_ring();
+        self.open_roots();
         while self.for_helpers() > 0 {
             let Some(position) = self.idle() else { break };
             self.start(position);
@@ -267,7 +276,7 @@ impl Pool {
             ring.submit(&mut self.finished);
         }
         self.waiting_since_ms = match self.waiting_since_ms {
-            _ if self.for_helpers() == 0 => None,
+            _ if self.for_helpers() == 0 && self.roots.wanted().is_none() => None,
             Some(since) => Some(since),
             None => Some(now_ms),
         };
@@ -317,6 +326,11 @@ impl Pool {
             .min()
     }
 
+    /// The version of a root now ([`Roots::version`]).
+    pub fn root_version(&self, root: RootId) -> u32 {
+        self.roots.version(root)
+    }
+
     /// The counters so far.
     pub fn statistics(&self) -> &PoolStatistics {
         &self.statistics
@@ -336,7 +350,7 @@ impl Pool {
 
     fn start(&mut self, position: usize) {
         let ring = self.ring.is_some();
-        let of_helpers = |key: &JobKey| !ring || !Ring::takes(key);
+        let of_helpers = |job: &Job| !ring || !Ring::takes(job);
         let Some((id, job)) = self.jobs.start_where(of_helpers) else {
             return;
         };
@@ -349,9 +363,27 @@ impl Pool {
         self.statistics
             .queue_us
             .record(micros(job.submitted.elapsed()));
-        self.slots[position].send(&bytes, &files, id);
+        let slot = &mut self.slots[position];
+        let knows_root = job
+            .key
+            .root()
+            .is_none_or(|root| slot.put_root(&self.roots, root));
+        match knows_root {
+            true => slot.send(&bytes, &files, id),
+            false => slot.fail(id),
+        }
         let last = self.slots.remove(position);
         self.slots.push(last);
+    }
+
+    /// Has idle helpers look up the roots whose paths the loop could not look up. Before other jobs: it is
+    /// rare, and later answers depend on it.
+    fn open_roots(&mut self) {
+        while let Some((asked, path)) = self.roots.wanted() {
+            let Some(position) = self.idle() else { return };
+            self.slots[position].send_open_root(asked, path);
+            self.roots.set_asked(asked);
+        }
     }
 
     /// Sends descriptors to an idle helper. Our copies are closed before the order to
@@ -413,6 +445,17 @@ impl Pool {
                 slot.set_idle(now_ms);
                 return Ok(());
             }
+            (Work::OpenRoot(asked), Reply::RootOpened { directory, .. }) => {
+                slot.set_idle(now_ms);
+                let opened = descriptors.and_then(|mut files| files.pop());
+                let found = match (directory, opened) {
+                    (Ok(meta), Some(opened)) => Ok((opened, *meta)),
+                    _ => Err(Errno::IO),
+                };
+                self.roots.found_by_helper(asked, found, &self.deferred);
+                self.submit_held(asked.root);
+                return Ok(());
+            }
             (Work::Job(id), reply) if reply.job() == id => slot.set_idle(now_ms),
             _ => return Err(Broken),
         }
@@ -452,6 +495,7 @@ impl Pool {
         let (id, was_sent) = match work {
             Some((Work::Job(id), _)) => (id, true),
             Some((Work::Unsent(id), _)) => (id, false),
+            Some((Work::OpenRoot(asked), _)) => return self.roots.ask_again(asked),
             _ => return,
         };
         let Some(once) = self.jobs.running(id).map(|job| job.key.is_once_only()) else {
@@ -472,7 +516,7 @@ impl Pool {
 
     fn gauges(&mut self) {
         let statistics = &mut self.statistics;
-        statistics.queue = self.jobs.queued() as u64;
+        statistics.queue = (self.jobs.queued() + self.held.len()) as u64;
         statistics.queue_peak = statistics.queue_peak.max(statistics.queue);
         statistics.helpers = self.slots.iter().filter(|slot| !slot.is_dead()).count() as u64;
         statistics.busy = self
@@ -487,13 +531,13 @@ impl Pool {
 
 fn request(job: u64, key: &JobKey) -> Request<'_> {
     match key {
-        JobKey::Lookup(root, path, want) => Request::Lookup {
+        JobKey::Lookup(root, _, path, want) => Request::Lookup {
             job,
             root: *root,
             want: *want,
             path,
         },
-        JobKey::List(root, path) => Request::List {
+        JobKey::List(root, _, path) => Request::List {
             job,
             root: *root,
             path,

@@ -34,7 +34,7 @@ mod fields;
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
-use crate::root::RootId;
+use crate::root::{RootId, Symlinks};
 use fields::{contents_if_any, contents_or_errno, fetched_length, inline_result, path, payload};
 pub use headway_os::codec::Malformed;
 use headway_os::codec::{Field, decode};
@@ -96,7 +96,7 @@ pub enum Request<'a> {
         /// How many Root messages follow.
         roots: u32,
     },
-    /// One document root, in order.
+    /// One document root, in order; later again when it is another directory.
     Root {
         /// The root's number.
         root: RootId,
@@ -104,6 +104,8 @@ pub enum Request<'a> {
         siblings: bool,
         /// List names that begin with a dot.
         dotfiles: bool,
+        /// Which symbolic links are followed.
+        symlinks: Symlinks,
         /// Index names.
         index: Vec<Cow<'a, str>>,
     },
@@ -172,6 +174,13 @@ pub enum Request<'a> {
         offset: u64,
         /// Where a new file is made: absolute.
         directory: &'a [u8],
+    },
+    /// Find out which directory a root's path leads to now.
+    OpenRoot {
+        /// The worker's number for this job.
+        job: u64,
+        /// Absolute.
+        path: &'a [u8],
     },
     /// Do something that neither end knows anything of.
     Custom {
@@ -253,6 +262,13 @@ pub enum Reply {
         /// 0, or why the write failed.
         errno: u32,
     },
+    /// Answer to OpenRoot.
+    RootOpened {
+        /// The job answered.
+        job: u64,
+        /// The attached directory, or an errno other than 0.
+        directory: Result<Meta, u32>,
+    },
     /// Answer to Custom.
     Custom {
         /// The job answered.
@@ -274,6 +290,7 @@ impl Reply {
             | Reply::Closed { job }
             | Reply::Touched { job }
             | Reply::Spooled { job, .. }
+            | Reply::RootOpened { job, .. }
             | Reply::Custom { job, .. } => *job,
         }
     }
@@ -290,6 +307,9 @@ impl Reply {
                 ..
             }
             | Reply::Copy { content: Ok(_), .. }
+            | Reply::RootOpened {
+                directory: Ok(_), ..
+            }
             | Reply::Spooled { made: true, .. }
             | Reply::Custom {
                 answer: Ok(CustomResult::File(_)),
@@ -303,7 +323,7 @@ impl Reply {
 encoding! {
     enum<'b> Request {
         1 => Hello { version, roots },
-        2 => Root { root, siblings, dotfiles, index },
+        2 => Root { root, siblings, dotfiles, symlinks, index },
         3 => Lookup { job, root, want, path: path },
         4 => ReadIn { job, offset, length },
         5 => List { job, root, path: path },
@@ -313,6 +333,7 @@ encoding! {
         9 => Spool { job, offset, directory: path },
         10 => Custom { job, payload: payload },
         11 => Fetch { job, length: fetched_length },
+        12 => OpenRoot { job, path: path },
     }
 }
 
@@ -327,6 +348,16 @@ encoding! {
         135 => Spooled { job, made, errno },
         136 => Custom { job, answer },
         137 => Fetched { job, content: contents_or_errno },
+        138 => RootOpened { job, directory },
+    }
+}
+
+encoding! {
+    enum Symlinks {
+        0 => Inside,
+        1 => Owner,
+        2 => None,
+        3 => Any,
     }
 }
 
@@ -349,7 +380,7 @@ encoding! {
 
 encoding! {
     enum RawAnswer for RawAnswer<Meta> {
-        0 => File { file, index, siblings },
+        0 => File { file, unusable, index, siblings },
         1 => Redirect,
         2 => Directory,
         3 => Failed(failure),

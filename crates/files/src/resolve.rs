@@ -40,6 +40,8 @@ pub enum RawAnswer<F> {
         index: Option<u16>,
         /// Precompressed siblings: br, zstd, gzip.
         siblings: [Option<F>; 3],
+        /// How many siblings there are that are not used: see [`FoundFile::unusable`].
+        unusable: u8,
     },
     /// A directory requested without its slash.
     Redirect,
@@ -56,9 +58,11 @@ impl From<RawAnswer<Rc<OpenFile>>> for Answer {
                 file,
                 index,
                 siblings,
+                unusable,
             } => Answer::from(FoundFile {
                 file: file.into(),
                 index,
+                unusable,
                 siblings: siblings.map(|sibling| sibling.map(KnownFile::from)),
             }),
             RawAnswer::Redirect => Answer::Redirect,
@@ -111,7 +115,7 @@ pub(crate) trait Opener {
 /// # Example
 /// ```
 /// use headway_files::{Answer, DeferredCloses, LoopResolver, Probe, RootConfig, RootId, Roots};
-/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
+/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
 /// let roots = Roots::open(&[site])?;
 /// let resolver = LoopResolver { roots: &roots, deferred: &DeferredCloses::new() };
 /// // A helper is asked where this answers `WouldBlock`.
@@ -136,7 +140,8 @@ impl LoopResolver<'_> {
     /// directory that may not be entered, `..` out of the root, a path that is too long. They are
     /// `WouldBlock` each time; [`crate::FileCache`] saves the helpers the repetitions.
     pub fn resolve_cached(self, root: RootId, path: &[u8]) -> Probe {
-        let answer = resolve(&CachedOpener(self), self.roots, root, path);
+        let root = self.roots.get(root);
+        let answer = resolve(&CachedOpener(self), root.as_deref(), path);
         answer.map_or(Probe::WouldBlock, |answer| Probe::Answered(answer.into()))
     }
 
@@ -155,9 +160,11 @@ impl LoopResolver<'_> {
                 file,
                 index,
                 siblings,
+                unusable,
             } => Answer::from(FoundFile {
                 file: open(file),
                 index,
+                unusable,
                 siblings: siblings.map(|sibling| sibling.map(open)),
             }),
             RawAnswer::Redirect => Answer::Redirect,
@@ -170,11 +177,10 @@ impl LoopResolver<'_> {
 /// The walk; `None` if a step would wait.
 pub(crate) fn resolve<O: Opener>(
     opener: &O,
-    roots: &Roots,
-    root: RootId,
+    root: Option<&Root>,
     path: &[u8],
 ) -> Option<RawAnswer<O::File>> {
-    let Some(root) = roots.get(root) else {
+    let Some(root) = root else {
         return Some(RawAnswer::Failed(Failure::NotFound));
     };
     match (PathWalk { opener, root }).answer(path) {
@@ -205,7 +211,7 @@ impl<O: Opener> PathWalk<'_, O> {
 
     /// The first index name that exists decides; a directory of that name is passed over.
     fn index_of(&self, directory: &[u8]) -> Result<RawAnswer<O::File>, WalkError> {
-        for (position, index) in (0_u16..).zip(&self.root.index) {
+        for (position, index) in (0_u16..).zip(&self.root.rules.index) {
             let path = [directory, index.as_bytes()].concat();
             let seen = match self.opener.stat_path(self.root, &path) {
                 Ok(seen) => seen,
@@ -228,11 +234,16 @@ impl<O: Opener> PathWalk<'_, O> {
         index: Option<u16>,
     ) -> Result<RawAnswer<O::File>, WalkError> {
         let file = self.opener.open(self.root, path, seen)?;
-        let mut siblings = [None, None, None];
-        if self.root.siblings {
+        let (mut siblings, mut unusable) = ([None, None, None], 0);
+        if self.root.rules.siblings {
             for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
-                if !self.opener.skips_sibling(at) {
-                    siblings[at] = self.open_sibling(&[path, suffix].concat())?;
+                if self.opener.skips_sibling(at) {
+                    continue;
+                }
+                match self.open_sibling(&[path, suffix].concat(), seen)? {
+                    Sibling::Found(file) => siblings[at] = Some(file),
+                    Sibling::Unusable => unusable += 1,
+                    Sibling::Missing => {}
                 }
             }
         }
@@ -240,27 +251,49 @@ impl<O: Opener> PathWalk<'_, O> {
             file,
             index,
             siblings,
+            unusable,
         })
     }
 
     /// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only
     /// a shortage of descriptors fails the whole, so that the poorer answer is not remembered.
-    fn open_sibling(&self, path: &[u8]) -> Result<Option<O::File>, WalkError> {
+    fn open_sibling(&self, path: &[u8], original: &Status) -> Result<Sibling<O::File>, WalkError> {
         let opened = self
             .opener
             .stat_path(self.root, path)
             .and_then(|seen| match seen.kind {
-                FileType::RegularFile => self.opener.open(self.root, path, &seen),
+                FileType::RegularFile if is_stale(&seen, original) => Ok(Sibling::Unusable),
+                FileType::RegularFile => {
+                    let file = self.opener.open(self.root, path, &seen)?;
+                    Ok(Sibling::Found(file))
+                }
                 _ => Err(WalkError::Failed(Failure::NotRegular)),
             });
         match opened {
-            Ok(file) => Ok(Some(file)),
+            Ok(sibling) => Ok(sibling),
             Err(stop @ (WalkError::WouldBlock | WalkError::Failed(Failure::Exhausted))) => {
                 Err(stop)
             }
-            Err(WalkError::Failed(_)) => Ok(None),
+            Err(WalkError::Failed(_)) => Ok(Sibling::Missing),
         }
     }
+}
+
+/// What there is of a precompressed sibling.
+enum Sibling<F> {
+    Found(F),
+    Unusable,
+    Missing,
+}
+
+/// Whether a sibling cannot be a coded form of this original: no coding makes nothing of something, and an
+/// older one is of an earlier version. A tool may have cut its time to a second.
+fn is_stale(sibling: &Status, original: &Status) -> bool {
+    let original_time = match sibling.modified.1 {
+        0 => (original.modified.0, 0),
+        _ => original.modified,
+    };
+    sibling.size == 0 || sibling.modified < original_time
 }
 
 /// What the name is, from the kernel's cache alone; shared with revalidation.
@@ -269,8 +302,13 @@ pub(crate) fn stat_cached(
     path: &[u8],
     deferred: &DeferredCloses,
 ) -> Result<Status, WalkError> {
-    let Some((descriptor, status)) = stat_path(root.as_fd(), path, NameLookup::CachedOnly)? else {
-        return Err(WalkError::WouldBlock);
+    let symlinks = root.rules.symlinks;
+    let found = stat_path(root.as_fd(), path, NameLookup::CachedOnly, symlinks.links());
+    let (descriptor, status) = match found {
+        Ok(Some(found)) => found,
+        Ok(None) => return Err(WalkError::WouldBlock),
+        Err(errno) if symlinks.needs_helper(errno) => return Err(WalkError::WouldBlock),
+        Err(errno) => return Err(errno.into()),
     };
     // Unlinked since: ours may be the last reference, and dropping it frees the blocks.
     if status.links == 0 {
@@ -301,9 +339,11 @@ impl Opener for CachedOpener<'_> {
         // Opening with access times could write the inode when the file is read, which blocks.
         // EPERM says that they cannot be suppressed: then a helper opens the file, reads a byte,
         // and takes that wait.
-        let opened = match open_to_read(root.as_fd(), path, NameLookup::CachedOnly, true) {
+        let (lookup, symlinks) = (NameLookup::CachedOnly, root.rules.symlinks);
+        let opened = match open_to_read(root.as_fd(), path, lookup, symlinks.links(), true) {
             Ok(Some(opened)) => opened,
             Ok(None) | Err(Errno::PERM) => return Err(WalkError::WouldBlock),
+            Err(errno) if symlinks.needs_helper(errno) => return Err(WalkError::WouldBlock),
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;
@@ -322,7 +362,7 @@ impl Opener for CachedOpener<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::RootConfig;
+    use crate::root::{RootConfig, RootRules};
 
     #[test]
     fn helper_opens_a_file_when_its_device_may_block() {
@@ -333,18 +373,14 @@ mod tests {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            symlinks: Default::default(),
         };
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.
         let mut unknown = Roots::default();
-        let copy = roots.all()[0].directory.try_clone().unwrap();
-        unknown.push(Root {
-            device: None,
-            directory: copy,
-            index: vec![],
-            siblings: false,
-            dotfiles: false,
-        });
+        let known = roots.get(RootId(0)).unwrap();
+        let copy = known.as_fd().try_clone_to_owned().unwrap();
+        unknown.put(RootId(0), Root::new(copy, RootRules::default()));
         let deferred = DeferredCloses::new();
         let resolve = |roots, path: &[u8]| {
             let deferred = &deferred;

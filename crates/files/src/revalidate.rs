@@ -51,7 +51,8 @@ impl LoopResolver<'_> {
             _ => [false; 3],
         };
         let deferred = self.deferred;
-        match resolve(&StatOnly { believed, deferred }, self.roots, root, path) {
+        let root = self.roots.get(root);
+        match resolve(&StatOnly { believed, deferred }, root.as_deref(), path) {
             None => Revalidation::WouldBlock,
             Some(now) if is_same(&now, answer) => Revalidation::Same,
             Some(_) => Revalidation::Changed,
@@ -66,6 +67,7 @@ fn is_same(now: &RawAnswer<Meta>, then: &Answer) -> bool {
                 file,
                 index,
                 siblings,
+                ..
             },
             Answer::File(found),
         ) => {
@@ -73,6 +75,7 @@ fn is_same(now: &RawAnswer<Meta>, then: &Answer) -> bool {
                 file: old,
                 index: old_index,
                 siblings: old_siblings,
+                ..
             } = &**found;
             file == old.meta()
                 && index == old_index

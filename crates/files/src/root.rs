@@ -1,14 +1,25 @@
 //! Document roots: directories that requests are resolved beneath.
 //!
-//! A root is held as an `O_PATH` descriptor, so renaming or replacing the directory's own name
-//! while serving changes nothing: the tree that was configured is the tree that is served.
+//! A root is held as an `O_PATH` descriptor. A root whose path has no symbolic link stays the directory
+//! that was configured, even if it is renamed or replaced. A path with a symbolic link is *followed*: it
+//! is looked up again as names are revalidated, so that a deploy can switch the link to another release.
+//!
+//! The loop compares where the path leads by a call which cannot wait (`RESOLVE_CACHED`), and has a
+//! helper look where that would block: always when a link is new, since its access time is written then.
+//! Meanwhile the loop answers what it has checked recently. A switch replaces the directory in one step: each walk takes
+//! its root once, so its files are all of one release. While the path leads nowhere the last directory
+//! stays.
 
+use crate::deferred_close::DeferredCloses;
+use crate::file::Meta;
 use crate::filesystem::NonBlockingFilesystems;
 use crate::protocol::INDEX_BYTES_MAX;
+use headway_os::open::{Links, NameLookup, find_directory};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use std::path::PathBuf;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Which root a path is resolved beneath: its position in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +37,41 @@ pub struct RootConfig {
     /// Show names that begin with a dot in listings. To refuse requests for them is the caller's
     /// part.
     pub dotfiles: bool,
+    /// Which symbolic links beneath the directory are followed.
+    pub symlinks: Symlinks,
+}
+
+/// Which symbolic links beneath a root are followed. Paths that need another one are forbidden.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Symlinks {
+    /// Those that lead to something in the root.
+    #[default]
+    Inside,
+    /// Those with the same owner as what they lead to, wherever that is.
+    Owner,
+    /// None.
+    None,
+    /// All.
+    Any,
+}
+
+impl Symlinks {
+    /// What the kernel is asked. With `Inside` and `Owner` a helper looks closer if that fails.
+    pub(crate) fn links(self) -> Links {
+        match self {
+            Symlinks::Inside => Links::Beneath,
+            Symlinks::Owner | Symlinks::None => Links::Refused,
+            Symlinks::Any => Links::Anywhere,
+        }
+    }
+
+    /// Whether a helper has to find out what this failure of the kernel means.
+    pub(crate) fn needs_helper(self, errno: Errno) -> bool {
+        matches!(
+            (self, errno),
+            (Symlinks::Inside, Errno::XDEV) | (Symlinks::Owner, Errno::LOOP)
+        )
+    }
 }
 
 /// A root that cannot be used. Nothing has been opened; correct the configuration.
@@ -42,19 +88,95 @@ pub struct RootError {
 /// One open root.
 #[derive(Debug)]
 pub(crate) struct Root {
-    pub(crate) directory: OwnedFd,
-    /// Of the directory, where it was asked for.
-    pub(crate) device: Option<u64>,
+    /// Present until dropped.
+    directory: Option<OwnedFd>,
+    pub(crate) rules: Rc<RootRules>,
+    /// Set when another directory has taken its place: this one may have been deleted, and then closing
+    /// it can wait.
+    deferred: OnceCell<DeferredCloses>,
+}
+
+/// How paths beneath a root are resolved.
+#[derive(Debug, Default)]
+pub(crate) struct RootRules {
     pub(crate) index: Vec<String>,
     pub(crate) siblings: bool,
     pub(crate) dotfiles: bool,
+    pub(crate) symlinks: Symlinks,
+}
+
+impl Root {
+    pub(crate) fn new(directory: OwnedFd, rules: impl Into<Rc<RootRules>>) -> Root {
+        Root {
+            directory: Some(directory),
+            rules: rules.into(),
+            deferred: OnceCell::new(),
+        }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let (Some(directory), Some(list)) = (self.directory.take(), self.deferred.get()) {
+            list.push(directory);
+        }
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.directory {
+            Some(directory) => directory.as_fd(),
+            None => unreachable!("the descriptor is taken only by drop"),
+        }
+    }
+}
+
+/// A root, and how it is kept up to date.
+#[derive(Debug)]
+struct RootSlot {
+    current: RefCell<Rc<Root>>,
+    /// How often the directory has been replaced.
+    version: Cell<u32>,
+    followed: Option<Followed>,
+    /// An open below it may ask a server.
+    remote: bool,
+}
+
+/// A root whose path has a symbolic link.
+#[derive(Debug)]
+struct Followed {
+    path: PathBuf,
+    /// Device and inode of the directory.
+    identity: Cell<(u64, u64)>,
+    checked_ms: Cell<u64>,
+    helper: Cell<HelperCheck>,
+    /// Counts what has been found, so that an older answer of a helper is recognised.
+    finds: Cell<u32>,
+}
+
+/// Whether a helper has to look up a path that the loop could not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HelperCheck {
+    Unneeded,
+    Wanted,
+    Asked,
+}
+
+/// A root whose path a helper looks up, and what had been found before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AskedRoot {
+    pub(crate) root: RootId,
+    finds: u32,
 }
 
 /// All open roots, by [`RootId`].
 #[derive(Debug, Default)]
 pub struct Roots {
-    roots: Vec<Root>,
+    roots: Vec<RootSlot>,
     harmless: NonBlockingFilesystems,
+    switches: Cell<u64>,
+    failures: Cell<u64>,
 }
 
 impl Roots {
@@ -66,42 +188,48 @@ impl Roots {
     /// # Example
     /// ```
     /// use headway_files::{RootConfig, Roots};
-    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false };
+    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
     /// assert_eq!(Roots::open(&[site])?.len(), 1);
     /// # Ok::<(), headway_files::RootError>(())
     /// ```
     pub fn open(configs: &[RootConfig]) -> Result<Roots, RootError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut roots = Vec::with_capacity(configs.len());
-        let mut harmless = NonBlockingFilesystems::mounted();
+        let mut roots = Roots {
+            harmless: NonBlockingFilesystems::mounted(),
+            ..Roots::default()
+        };
         for config in configs {
             let error = |why| RootError {
                 directory: config.directory.clone(),
                 why,
             };
-            if config
-                .index
-                .iter()
-                .map(|name| name.len() + 4)
-                .sum::<usize>()
-                > INDEX_BYTES_MAX
-            {
+            let names = config.index.iter().map(|name| name.len() + 4);
+            if names.sum::<usize>() > INDEX_BYTES_MAX {
                 return Err(error(Errno::TOOBIG));
             }
-            let directory = open(&config.directory, flags, Mode::empty()).map_err(error)?;
-            harmless.add_root(&directory);
-            let index = config.index.clone();
-            roots.push(Root {
-                device: headway_os::open::status(&directory)
-                    .ok()
-                    .map(|status| status.device),
-                directory,
-                index,
+            let found = find_directory(&config.directory, NameLookup::MayBlock);
+            let (directory, status) = found.map_err(error)?.ok_or_else(|| error(Errno::AGAIN))?;
+            roots.harmless.add_root(&directory);
+            let rules = RootRules {
+                index: config.index.clone(),
                 siblings: config.siblings,
                 dotfiles: config.dotfiles,
+                symlinks: config.symlinks,
+            };
+            let followed = has_symlink(&config.directory).then(|| Followed {
+                path: config.directory.clone(),
+                identity: Cell::new((status.device, status.inode)),
+                checked_ms: Cell::new(0),
+                helper: Cell::new(HelperCheck::Unneeded),
+                finds: Cell::new(0),
+            });
+            roots.roots.push(RootSlot {
+                current: RefCell::new(Rc::new(Root::new(directory, rules))),
+                version: Cell::new(0),
+                followed,
+                remote: !roots.harmless.contains(status.device),
             });
         }
-        Ok(Roots { roots, harmless })
+        Ok(roots)
     }
 
     /// How many roots there are.
@@ -114,14 +242,142 @@ impl Roots {
         self.roots.is_empty()
     }
 
-    pub(crate) fn get(&self, root: RootId) -> Option<&Root> {
+    /// How often the directory of a root has been replaced by that of another release. What was found in
+    /// an earlier version says nothing about this one.
+    pub fn version(&self, root: RootId) -> u32 {
+        self.slot(root).map_or(0, |slot| slot.version.get())
+    }
+
+    /// Whether the path of a root has to be looked up again, where it may be so old.
+    pub fn is_due(&self, root: RootId, now_ms: u64, age_ms: u64) -> bool {
+        let followed = self.slot(root).and_then(|slot| slot.followed.as_ref());
+        followed.is_some_and(|followed| now_ms >= followed.checked_ms.get() + age_ms)
+    }
+
+    /// Looks up the path of a followed root without waiting, and switches to the directory that it leads
+    /// to now. If that would block, the pool has a helper look.
+    pub fn follow(&self, root: RootId, now_ms: u64, deferred: &DeferredCloses) {
+        let Some(followed) = self.slot(root).and_then(|slot| slot.followed.as_ref()) else {
+            return;
+        };
+        followed.checked_ms.set(now_ms);
+        match find_directory(&followed.path, NameLookup::CachedOnly) {
+            Ok(Some((directory, status))) => {
+                self.found(root, Ok((directory, status.into())), deferred);
+            }
+            Ok(None) if followed.helper.get() == HelperCheck::Asked => {}
+            Ok(None) => followed.helper.set(HelperCheck::Wanted),
+            Err(errno) => self.found(root, Err(errno), deferred),
+        }
+    }
+
+    /// Whether a helper has to say first where the path of the root leads.
+    pub fn awaits_helper(&self, root: RootId) -> bool {
+        let followed = self.slot(root).and_then(|slot| slot.followed.as_ref());
+        followed.is_some_and(|followed| followed.helper.get() != HelperCheck::Unneeded)
+    }
+
+    /// How often a root was switched to another directory.
+    pub fn switches(&self) -> u64 {
+        self.switches.get()
+    }
+
+    /// How often the path of a root could not be looked up, so that the last directory stayed.
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+
+    /// The directory that a root's path leads to.
+    pub(crate) fn found(
+        &self,
+        root: RootId,
+        found: Result<(OwnedFd, Meta), Errno>,
+        deferred: &DeferredCloses,
+    ) {
+        let Some(slot) = self.slot(root) else { return };
+        let Some(followed) = &slot.followed else {
+            return;
+        };
+        followed.helper.set(HelperCheck::Unneeded);
+        followed.finds.set(followed.finds.get().wrapping_add(1));
+        let Ok((directory, meta)) = found else {
+            self.failures.set(self.failures.get() + 1);
+            return;
+        };
+        let identity = (meta.device, meta.inode);
+        if followed.identity.replace(identity) == identity {
+            return;
+        }
+        let rules = slot.current.borrow().rules.clone();
+        let old = slot.current.replace(Rc::new(Root::new(directory, rules)));
+        // A walk in io_uring may still use it, and then drops it last.
+        let _ = old.deferred.set(deferred.clone());
+        slot.version.set(slot.version.get().wrapping_add(1));
+        self.switches.set(self.switches.get() + 1);
+    }
+
+    /// What a helper has found. The loop may have found out something newer meanwhile.
+    pub(crate) fn found_by_helper(
+        &self,
+        asked: AskedRoot,
+        found: Result<(OwnedFd, Meta), Errno>,
+        deferred: &DeferredCloses,
+    ) {
+        let followed = self
+            .slot(asked.root)
+            .and_then(|slot| slot.followed.as_ref());
+        if followed.is_some_and(|followed| followed.finds.get() == asked.finds) {
+            self.found(asked.root, found, deferred);
+        }
+    }
+
+    /// A root that a helper has to look up, and its path.
+    pub(crate) fn wanted(&self) -> Option<(AskedRoot, &Path)> {
+        let mut slots = (0..).zip(&self.roots);
+        slots.find_map(|(number, slot)| {
+            let followed = slot.followed.as_ref()?;
+            let wanted = followed.helper.get() == HelperCheck::Wanted;
+            let asked = AskedRoot {
+                root: RootId(number),
+                finds: followed.finds.get(),
+            };
+            wanted.then_some((asked, followed.path.as_path()))
+        })
+    }
+
+    /// A helper looks up this root.
+    pub(crate) fn set_asked(&self, asked: AskedRoot) {
+        self.set_helper(asked, HelperCheck::Asked);
+    }
+
+    /// The helper that looked up this root has died: another one is to look.
+    pub(crate) fn ask_again(&self, asked: AskedRoot) {
+        self.set_helper(asked, HelperCheck::Wanted);
+    }
+
+    fn set_helper(&self, asked: AskedRoot, check: HelperCheck) {
+        let followed = self
+            .slot(asked.root)
+            .and_then(|slot| slot.followed.as_ref());
+        if let Some(followed) = followed
+            && followed.finds.get() == asked.finds
+        {
+            followed.helper.set(check);
+        }
+    }
+
+    /// The root as it is now.
+    pub(crate) fn get(&self, root: RootId) -> Option<Rc<Root>> {
+        Some(self.slot(root)?.current.borrow().clone())
+    }
+
+    fn slot(&self, root: RootId) -> Option<&RootSlot> {
         self.roots.get(usize::try_from(root.0).ok()?)
     }
 
     /// Whether an open below this root may ask a server. Roots that a helper was given are not known.
     pub fn is_remote(&self, root: RootId) -> bool {
-        let device = self.get(root).and_then(|root| root.device);
-        device.is_some_and(|device| !self.opens_at_once(device))
+        self.slot(root).is_some_and(|slot| slot.remote)
     }
 
     /// Files on this device can be opened without waiting.
@@ -134,17 +390,41 @@ impl Roots {
         self.harmless.is_overlay(device)
     }
 
-    pub(crate) fn all(&self) -> &[Root] {
-        &self.roots
-    }
-
-    pub(crate) fn push(&mut self, root: Root) {
-        self.roots.push(root);
+    /// Puts a root that another process has opened at its place: the next one, or a known one.
+    pub(crate) fn put(&mut self, root: RootId, opened: Root) {
+        match self.slot(root) {
+            Some(slot) => drop(slot.current.replace(Rc::new(opened))),
+            None => self.roots.push(RootSlot {
+                current: RefCell::new(Rc::new(opened)),
+                version: Cell::new(0),
+                followed: None,
+                remote: false,
+            }),
+        }
     }
 }
 
-impl AsFd for Root {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.directory.as_fd()
+/// Which version of each root what is remembered belongs to.
+#[derive(Debug, Default)]
+pub struct RootVersions(Vec<u32>);
+
+impl RootVersions {
+    /// Whether the root has been switched since the last question: forget what is known of it.
+    pub fn has_changed(&mut self, roots: &Roots, root: RootId) -> bool {
+        let (version, at) = (roots.version(root), root.0 as usize);
+        if self.0.get(at).copied().unwrap_or(0) == version {
+            return false;
+        }
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] = version;
+        true
     }
+}
+
+/// Whether the path leads through a symbolic link. A path which cannot be resolved does not matter,
+/// since it cannot be opened either.
+fn has_symlink(path: &Path) -> bool {
+    path.canonicalize().is_ok_and(|real| real != path)
 }

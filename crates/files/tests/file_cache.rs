@@ -39,6 +39,7 @@ fn found(siblings: usize) -> Answer {
         file: file.into(),
         index: None,
         siblings,
+        unusable: 0,
     })
 }
 

@@ -10,6 +10,8 @@ mod pool;
 mod protocol;
 mod residency;
 mod resolve;
+mod roots;
 mod ring;
 mod service;
+mod symlinks;
 mod uses;

@@ -340,6 +340,7 @@ fn helper_is_removed_when_its_answer_is_invalid() {
                     file,
                     index: None,
                     siblings,
+                    unusable: 0,
                 },
                 content: None,
             }

@@ -5,7 +5,7 @@ use headway_files::protocol::{
     MESSAGE_BYTES_MAX, OpenMode, PATH_BYTES_MAX, REPLY_BYTES_MAX, Reply, Request, decode_reply,
     decode_request, encode_reply, encode_request,
 };
-use headway_files::{Failure, Meta, RawAnswer, RootId};
+use headway_files::{Failure, Meta, RawAnswer, RootId, Symlinks};
 use proptest::prelude::*;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -57,6 +57,7 @@ fn answer() -> impl Strategy<Value = RawAnswer<Meta>> {
                 file,
                 index,
                 siblings: [br, zstd, gzip],
+                unusable: 2,
             }
         }),
         Just(()).prop_map(|()| RawAnswer::Redirect),
@@ -117,7 +118,7 @@ proptest! {
         let index = names.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
         for request in [
             Request::Hello { version, roots: root },
-            Request::Root { root: id, siblings, dotfiles, index },
+            Request::Root { root: id, siblings, dotfiles, symlinks: Symlinks::Owner, index },
             Request::Lookup { job, root: id, want: OpenMode::TouchOnly, path: &path },
             Request::Lookup { job, root: id, want: OpenMode::Open, path: &path },
             Request::Lookup { job, root: id, want: OpenMode::OpenAndPrefetch(offset), path: &path },
@@ -128,6 +129,7 @@ proptest! {
             Request::DeferClose { job },
             Request::Release { job },
             Request::Spool { job, offset, directory: &path },
+            Request::OpenRoot { job, path: &path },
             Request::Custom { job, payload: &path },
             Request::Fetch { job, length: root % (FETCH_BYTES_MAX as u32 + 1) },
         ] {
@@ -150,7 +152,7 @@ proptest! {
         file in meta(),
         content in prop::collection::vec(any::<u8>(), 0..2000),
     ) {
-        let answer = RawAnswer::File { file, index: None, siblings: [None; 3] };
+        let answer = RawAnswer::File { file, index: None, siblings: [None; 3], unusable: 0 };
         let resolved = Reply::LookedUp { job, answer, content: Some(content.clone().into()) };
         prop_assert_eq!(decode_reply(&encoded_reply(&resolved)), Ok(resolved));
         let fetched = Reply::Fetched { job, content: Ok(content.into()) };
@@ -212,6 +214,7 @@ fn contents_are_refused_when_they_are_longer_than_any_that_is_fetched() {
         file: meta,
         index: None,
         siblings,
+        unusable: 0,
     };
     let resolved = |answer| Reply::LookedUp {
         job: 1,
@@ -257,12 +260,13 @@ fn path_is_cut_when_no_system_call_would_take_it() {
 #[test]
 fn message_is_malformed_when_it_is_not_in_the_table() {
     let long = vec![3; MESSAGE_BYTES_MAX + 1];
-    let no_utf8 = [2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xff];
-    let flag = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0];
-    let many_names = [2, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+    let no_utf8 = [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xff];
+    let flag = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0];
+    let links = [2, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+    let many_names = [2, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
     let custom_job = [&[10][..], &[0; CUSTOM_JOB_BYTES_MAX + 9]].concat();
     let mut utf8 = no_utf8;
-    utf8[15] = b'a';
+    utf8[16] = b'a';
     assert!(decode_request(&utf8).is_ok());
     for bytes in [
         &[][..],
@@ -272,6 +276,7 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
         &long,
         &no_utf8,
         &flag,
+        &links,
         &many_names,
         &custom_job,
     ] {
@@ -300,6 +305,7 @@ fn reply_is_malformed_when_a_flag_is_neither_0_nor_1() {
             file,
             index: None,
             siblings: [None; 3],
+            unusable: 0,
         },
         content: None,
     };

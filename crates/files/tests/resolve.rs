@@ -173,12 +173,6 @@ fn path_is_forbidden_when_it_leads_out_of_the_root() {
     symlink("../secret", tree.path().join("site/out")).unwrap();
     symlink("..", tree.path().join("site/out-directory")).unwrap();
     symlink("/etc/passwd", tree.path().join("site/absolute")).unwrap();
-    // Even one that leads back in: links must not depend on the position of the root.
-    symlink(
-        tree.path().join("site/d"),
-        tree.path().join("site/absolute-inside"),
-    )
-    .unwrap();
     symlink("loop-b", tree.path().join("site/loop-a")).unwrap();
     symlink("loop-a", tree.path().join("site/loop-b")).unwrap();
     let roots = roots(&tree.path().join("site"), &[], false);
@@ -186,7 +180,6 @@ fn path_is_forbidden_when_it_leads_out_of_the_root() {
         "out",
         "out-directory/secret",
         "absolute",
-        "absolute-inside/f",
         "loop-a",
         "../secret",
         "d/../../secret",
@@ -345,9 +338,8 @@ fn file_is_forbidden_when_it_is_unreadable() {
     for name in ["mine", "closed"] {
         fs::set_permissions(tree.path().join(name), fs::Permissions::from_mode(0o0)).unwrap();
     }
-    let roots = roots(tree.path(), &[], false);
-    let roots: &Roots = &roots;
     as_nobody(|| {
+        let roots: &Roots = &roots(tree.path(), &[], false);
         assert_eq!(answer(roots, "mine"), "Forbidden");
         assert_eq!(answer(roots, "closed/f"), "Forbidden");
     });
@@ -370,9 +362,8 @@ fn helper_opens_a_file_when_o_noatime_is_not_permitted() {
     put(tree.path(), "theirs", b"x");
     chown(tree.path().join("theirs"), Some(4321), None).unwrap();
     fs::set_permissions(tree.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let roots = roots(tree.path(), &[], false);
-    let roots: &Roots = &roots;
     as_nobody(|| {
+        let roots: &Roots = &roots(tree.path(), &[], false);
         let opened = raw_answer_text(&resolve_blocking(roots, ROOT, b"theirs"));
         assert_eq!(opened, file(tree.path(), "theirs"));
         let probe = on_loop(roots, |resolver| resolver.resolve_cached(ROOT, b"theirs"));
@@ -397,6 +388,7 @@ fn error_names_the_directory_when_a_root_cannot_be_opened() {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            symlinks: Default::default(),
         };
         let said = Roots::open(&[config]).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains(why), "{said}");

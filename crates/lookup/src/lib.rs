@@ -30,7 +30,7 @@ use std::rc::Rc;
 
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, LoopResolver,
-    Probe, Revalidation, RootId, Roots,
+    Probe, Revalidation, RootId, RootVersions, Roots,
 };
 use headway_metrics::Counters;
 use headway_metrics::calls::{Call, Tracer};
@@ -47,11 +47,15 @@ pub type Reopen = fn(LoopResolver<'_>, RootId, &[u8]) -> Answer;
 /// The worker's file cache, and the non-blocking probes behind it.
 pub struct Lookup {
     roots: Rc<Roots>,
+    /// The versions of the roots that `names` knows.
+    versions: RootVersions,
     names: FileCache<CachedResponses>,
     deferred_closes: DeferredCloses,
     /// Set if lookups are made without a probe.
     unprobed: Option<Reopen>,
     ages: Ages,
+    /// Precompressed files that were found and not used.
+    unusable_siblings: u64,
     /// If false, nothing is cached and each request makes its own lookup.
     caching: bool,
 }
@@ -95,10 +99,12 @@ impl Lookup {
     ) -> Self {
         Self {
             roots,
+            versions: RootVersions::default(),
             names,
             deferred_closes,
             unprobed,
             ages,
+            unusable_siblings: 0,
             caching,
         }
     }
@@ -140,6 +146,12 @@ impl Lookup {
         path: &[u8],
         context: LookupContext<'_>,
     ) -> Option<Found> {
+        if self.roots.is_due(root, context.now_ms, ages.revalidate_ms) {
+            self.follow_root(root, &context);
+        }
+        if self.versions.has_changed(&self.roots, root) {
+            self.names.remove_root(root);
+        }
         if let Some(entry) = self.names.get(root, path) {
             let last_used_ms = entry.used_ms.replace(context.now_ms);
             if context.now_ms < entry.checked_ms.get() + ages.revalidate_ms {
@@ -147,7 +159,8 @@ impl Lookup {
                 return Some(current(entry));
             }
             context.counters.file_cache_revalidations += 1;
-            if self.unprobed.is_some() {
+            // What is known of the last root says nothing about the next one.
+            if self.unprobed.is_some() || self.roots.awaits_helper(root) {
                 return None;
             }
             let absent = entry.absent(context.now_ms);
@@ -183,11 +196,36 @@ impl Lookup {
             }
         }
         context.counters.file_cache_misses += 1;
-        if self.unprobed.is_some() {
+        if self.unprobed.is_some() || self.roots.awaits_helper(root) {
             return None;
         }
         let entry = self.probe(root, path, context)?;
         Some(current(&entry))
+    }
+
+    /// Whether another directory than that of this version is the root now. A release may be deleted as soon
+    /// as another one has taken its place: what is missing in it has to be looked up again. `None` if a
+    /// helper has to find out; the next lookup waits for it.
+    pub fn has_root_moved(
+        &self,
+        root: RootId,
+        version: u32,
+        context: &LookupContext<'_>,
+    ) -> Option<bool> {
+        if self.roots.is_due(root, context.now_ms, 0) {
+            self.follow_root(root, context);
+        }
+        match self.roots.awaits_helper(root) {
+            true => None,
+            false => Some(version != self.roots.version(root)),
+        }
+    }
+
+    fn follow_root(&self, root: RootId, context: &LookupContext<'_>) {
+        context.tracer.call(Call::Resolve, || {
+            self.roots
+                .follow(root, context.now_ms, &self.deferred_closes);
+        });
     }
 
     fn resolver(&self) -> LoopResolver<'_> {
@@ -229,13 +267,26 @@ impl Lookup {
                 .call(Call::Reopen, || open(resolver, root, path)),
             None => Answer::Failed(Failure::GivenUp),
         };
-        self.store(root, path, answer, context.now_ms)
+        let version = self.roots.version(root);
+        self.store((root, version), path, answer, context.now_ms)
     }
 
-    /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and
-    /// its cached responses, unless they are gone and the file is closed. So does a file system that
-    /// fails, as long as the entry may be stale.
-    pub fn store(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+    /// Stores what a helper found, unless it was asked about an earlier `version` of the root. An answer
+    /// that only confirms the cached one keeps the entry and its cached responses, unless they are gone
+    /// and the file is closed. So does a file system that fails, as long as the entry may be stale.
+    pub fn store(
+        &mut self,
+        (root, version): (RootId, u32),
+        path: &[u8],
+        answer: Answer,
+        now_ms: u64,
+    ) -> Rc<Entry> {
+        if version != self.roots.version(root) {
+            let entry = self.insert(root, path, answer, now_ms);
+            entry.root_version.set(version);
+            self.names.remove(root, path);
+            return entry;
+        }
         if let Some(entry) = self.names.get(root, path)
             && entry.is_whole()
         {
@@ -252,7 +303,11 @@ impl Lookup {
 
     /// Makes the entry of a path; without caching only the current requests see it.
     fn insert(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+        if let Answer::File(found) = &answer {
+            self.unusable_siblings += u64::from(found.unusable);
+        }
         let entry = self.names.insert(root, path, answer, now_ms);
+        entry.root_version.set(self.roots.version(root));
         if !self.caching {
             self.names.remove(root, path);
         }
@@ -274,6 +329,9 @@ impl Lookup {
 
     /// Sets the cache gauges of a snapshot.
     pub fn gauges(&self, counters: &mut Counters) {
+        counters.precompressed_ignored = self.unusable_siblings;
+        counters.root_switches = self.roots.switches();
+        counters.root_lookup_failures = self.roots.failures();
         counters.file_cache_entries = self.names.len() as u64;
         counters.file_cache_descriptors = self.names.descriptors() as u64;
         counters.file_cache_evictions = self.names.evictions();

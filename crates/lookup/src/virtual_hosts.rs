@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use headway_config::Host;
-use headway_files::{RootConfig, RootId};
+use headway_files::{RootConfig, RootId, Symlinks};
 use headway_http::media::MediaTypes;
 use headway_http::target::host_name;
 use headway_request::VirtualHost;
@@ -57,6 +57,7 @@ impl VirtualHosts {
                 index: host.index.clone(),
                 siblings: host.precompressed,
                 dotfiles: host.dotfiles,
+                symlinks: followed_links(host.symlinks),
             })
             .collect()
     }
@@ -82,6 +83,16 @@ impl VirtualHosts {
             .iter()
             .find(|(suffix, _)| name.len() > suffix.len() && name.ends_with(suffix));
         wildcard.map_or(default, |&(_, index)| &self.all[index])
+    }
+}
+
+/// The links that a host's setting allows.
+fn followed_links(setting: headway_config::Symlinks) -> Symlinks {
+    match setting {
+        headway_config::Symlinks::Inside => Symlinks::Inside,
+        headway_config::Symlinks::Owner => Symlinks::Owner,
+        headway_config::Symlinks::None => Symlinks::None,
+        headway_config::Symlinks::Any => Symlinks::Any,
     }
 }
 
@@ -116,6 +127,7 @@ mod tests {
                 listing: false,
                 dotfiles: false,
                 precompressed: false,
+                symlinks: Default::default(),
                 error_pages: BTreeMap::new(),
                 locations: Vec::new(),
             })

@@ -277,6 +277,9 @@ counters! {
             Counter cache_repeated_lookups [cache] "Paths looked up again by the loop after a helper had read them into the kernel's caches (only headway-lab serve: preset flash)." {
                 file_cache_repeated_lookups ("file") "Paths looked up again by the loop after a helper had touched them (only headway-lab serve: preset flash).";
             }
+            Counter precompressed_ignored [] "Precompressed files that lookups found and did not use, because they are empty or older than the original." { precompressed_ignored; }
+            Counter root_switches [] "Times that a document root was another directory than before, because a symbolic link in its path was switched." { root_switches; }
+            Counter root_lookup_failures [] "Times that the path of a document root led nowhere, so that the directory before was served." { root_lookup_failures; }
             Counter open_files_closed_early [] "Cached files closed because their contents are in memory and file descriptors were needed." { open_files_closed_early; }
             Counter lookup_probes [result] "Path lookups that the loop tried without blocking (openat2 with RESOLVE_CACHED), by result." {
                 lookup_probes_resolved ("resolved") "Path lookups that were answered without blocking.";

@@ -5,7 +5,7 @@
 //! effect; [`open_to_read`] opens it. With [`NameLookup::CachedOnly`] neither waits for the disk:
 //! the kernel answers from its name cache or says `EAGAIN`, which here is the value `None`.
 //!
-//! What it refuses: leaving the directory. `RESOLVE_BENEATH` makes the kernel fail with `EXDEV` on
+//! What it refuses: leaving the directory, unless [`Links::Anywhere`] is asked. `RESOLVE_BENEATH` makes the kernel fail with `EXDEV` on
 //! `..`, absolute lookup and symbolic links that lead out of it, and `RESOLVE_NO_MAGICLINKS` keeps
 //! `/proc`-style links shut. String checks can be raced; this cannot.
 //!
@@ -13,9 +13,10 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise, openat2, statx,
+    Advice, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise, openat2, statx,
 };
 use rustix::io::{Errno, Result};
+use std::path::Path;
 
 /// Flags for finding out what a path is without opening the file.
 pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -27,6 +28,17 @@ pub enum NameLookup {
     CachedOnly,
     /// All: may block on the disk or the network.
     MayBlock,
+}
+
+/// Which symbolic links beneath the directory a lookup follows. None of them follows `/proc`-style links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Links {
+    /// Those that do not leave the directory at any step (`RESOLVE_BENEATH`).
+    Beneath,
+    /// None (`RESOLVE_NO_SYMLINKS`); a path with one fails with `ELOOP`.
+    Refused,
+    /// All, wherever they lead. The path itself has to be relative and without `..`.
+    Anywhere,
 }
 
 /// What statx(2) says about an open description.
@@ -44,8 +56,32 @@ pub struct Status {
     pub device: u64,
     /// The inode number, unique on that device while the file lives.
     pub inode: u64,
+    /// The user number of the owner.
+    pub owner: u32,
     /// Hard links left; 0 means that closing the last descriptor frees the blocks, which can wait.
     pub links: u32,
+}
+
+/// Finds the directory that `path` leads to now, symbolic links followed; `None` if
+/// [`NameLookup::CachedOnly`] was asked and a component is not cached. Only an `O_PATH` descriptor is
+/// made, so nothing of the directory is read.
+///
+/// # Errors
+/// As openat2(2).
+pub fn find_directory(path: &Path, lookup: NameLookup) -> Result<Option<(OwnedFd, Status)>> {
+    let flags = STAT_FLAGS | OFlags::DIRECTORY;
+    let resolve = match lookup {
+        NameLookup::CachedOnly => ResolveFlags::CACHED,
+        NameLookup::MayBlock => ResolveFlags::empty(),
+    };
+    match openat2(CWD, path, flags, Mode::empty(), resolve) {
+        Ok(descriptor) => {
+            let status = status(&descriptor)?;
+            Ok(Some((descriptor, status)))
+        }
+        Err(Errno::AGAIN) if lookup == NameLookup::CachedOnly => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH`
@@ -61,8 +97,10 @@ pub fn stat_path(
     root: BorrowedFd<'_>,
     path: &[u8],
     lookup: NameLookup,
+    links: Links,
 ) -> Result<Option<(OwnedFd, Status)>> {
-    match openat2(root, path, STAT_FLAGS, Mode::empty(), resolve(lookup)) {
+    let resolve = resolve(lookup, links);
+    match openat2(root, path, STAT_FLAGS, Mode::empty(), resolve) {
         Ok(descriptor) => {
             let status = status(&descriptor)?;
             Ok(Some((descriptor, status)))
@@ -87,10 +125,11 @@ pub fn open_to_read(
     root: BorrowedFd<'_>,
     path: &[u8],
     lookup: NameLookup,
+    links: Links,
     no_access_time: bool,
 ) -> Result<Option<(OwnedFd, Status)>> {
     let flags = read_flags(no_access_time);
-    match openat2(root, path, flags, Mode::empty(), resolve(lookup)) {
+    match openat2(root, path, flags, Mode::empty(), resolve(lookup, links)) {
         Ok(descriptor) => opened_to_read(descriptor).map(Some),
         Err(Errno::AGAIN) if lookup == NameLookup::CachedOnly => Ok(None),
         Err(errno) => Err(errno),
@@ -130,12 +169,17 @@ pub fn status(descriptor: impl AsFd) -> Result<Status> {
         changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
         device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
         inode: found.stx_ino,
+        owner: found.stx_uid,
         links: found.stx_nlink,
     })
 }
 
-pub(crate) fn resolve(lookup: NameLookup) -> ResolveFlags {
-    let confined = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+pub(crate) fn resolve(lookup: NameLookup, links: Links) -> ResolveFlags {
+    let confined = match links {
+        Links::Beneath => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        Links::Refused => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+        Links::Anywhere => ResolveFlags::NO_MAGICLINKS,
+    };
     match lookup {
         NameLookup::CachedOnly => confined | ResolveFlags::CACHED,
         NameLookup::MayBlock => confined,

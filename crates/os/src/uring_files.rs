@@ -30,6 +30,7 @@ use io_uring::{IoUring, Probe, opcode, squeue};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::open;
+use crate::open::Links;
 
 /// The most bytes of one read.
 pub const READ_BYTES_MAX: usize = 256 * 1024;
@@ -141,8 +142,14 @@ impl FileRing {
     ///
     /// # Errors
     /// `INVAL` for a path with a NUL; `BUSY` without room.
-    pub fn stat_path(&mut self, key: u64, root: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
-        self.open(key, root, path, open::STAT_FLAGS.bits())
+    pub fn stat_path(
+        &mut self,
+        key: u64,
+        root: BorrowedFd<'_>,
+        path: &[u8],
+        links: Links,
+    ) -> Result<(), Errno> {
+        self.open(key, root, path, links, open::STAT_FLAGS.bits())
     }
 
     /// Opens a name beneath `root` for reading: as [`open::open_to_read`], whose rest
@@ -155,9 +162,11 @@ impl FileRing {
         key: u64,
         root: BorrowedFd<'_>,
         path: &[u8],
+        links: Links,
         no_access_time: bool,
     ) -> Result<(), Errno> {
-        self.open(key, root, path, open::read_flags(no_access_time).bits())
+        let flags = open::read_flags(no_access_time).bits();
+        self.open(key, root, path, links, flags)
     }
 
     fn open(
@@ -165,10 +174,11 @@ impl FileRing {
         key: u64,
         root: BorrowedFd<'_>,
         path: &[u8],
+        links: Links,
         flags: u32,
     ) -> Result<(), Errno> {
         let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-        let resolve = open::resolve(open::NameLookup::MayBlock).bits();
+        let resolve = open::resolve(open::NameLookup::MayBlock, links).bits();
         let operation = Request {
             key,
             kind: RequestKind::Open,
@@ -400,9 +410,10 @@ mod tests {
     fn file_is_opened_read_and_closed_when_the_kernel_does_it() {
         let Some(mut ring) = ring(8) else { return };
         let root = root();
-        ring.stat_path(7, root.as_fd(), b"Cargo.toml").unwrap();
+        ring.stat_path(7, root.as_fd(), b"Cargo.toml", Links::Beneath)
+            .unwrap();
         let seen = open::status(opened(wait(&mut ring)).unwrap()).unwrap();
-        ring.open_to_read(7, root.as_fd(), b"Cargo.toml", false)
+        ring.open_to_read(7, root.as_fd(), b"Cargo.toml", Links::Beneath, false)
             .unwrap();
         let (file, status) = open::opened_to_read(opened(wait(&mut ring)).unwrap()).unwrap();
         assert_eq!((seen.inode, seen.size), (status.inode, status.size));
@@ -431,10 +442,14 @@ mod tests {
             (b"none", Errno::NOENT),
             (b"Cargo.toml/x", Errno::NOTDIR),
         ] {
-            ring.stat_path(7, root.as_fd(), path).unwrap();
+            ring.stat_path(7, root.as_fd(), path, Links::Beneath)
+                .unwrap();
             assert_eq!(opened(wait(&mut ring)).unwrap_err(), errno, "{path:?}");
         }
-        assert_eq!(ring.stat_path(7, root.as_fd(), b"a\0b"), Err(Errno::INVAL));
+        assert_eq!(
+            ring.stat_path(7, root.as_fd(), b"a\0b", Links::Beneath),
+            Err(Errno::INVAL)
+        );
         assert_eq!(ring.under_way(), 0);
     }
 
@@ -444,9 +459,13 @@ mod tests {
         let root = root();
         let room = ring.room();
         for _ in 0..room {
-            ring.stat_path(7, root.as_fd(), b"Cargo.toml").unwrap();
+            ring.stat_path(7, root.as_fd(), b"Cargo.toml", Links::Beneath)
+                .unwrap();
         }
-        assert_eq!(ring.stat_path(7, root.as_fd(), b"src"), Err(Errno::BUSY));
+        assert_eq!(
+            ring.stat_path(7, root.as_fd(), b"src", Links::Beneath),
+            Err(Errno::BUSY)
+        );
         let back = ring.close(root.try_clone().unwrap());
         assert!(back.is_err(), "it comes back");
         for _ in 0..room {
@@ -461,7 +480,8 @@ mod tests {
         for _ in 0..50 {
             let Some(mut ring) = ring(32) else { return };
             for _ in 0..32 {
-                ring.stat_path(7, root.as_fd(), b"src/work.rs").unwrap();
+                ring.stat_path(7, root.as_fd(), b"src/work.rs", Links::Beneath)
+                    .unwrap();
             }
             ring.submit().unwrap();
         }

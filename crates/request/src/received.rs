@@ -7,6 +7,8 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use std::cell::Cell;
+
 use headway_files::RootId;
 use headway_gateway::FieldList;
 use headway_http::{Head, OwnedHead};
@@ -49,6 +51,9 @@ pub struct Request {
     pub had_helper: bool,
     /// How many internal redirects the request has had.
     pub redirects: u8,
+    /// The version of the root in which something was missing when a helper last had to find out where the
+    /// root is now.
+    pub awaited_root: Cell<Option<u32>>,
     /// The headers that the handler sent with its last internal redirect.
     pub accel_fields: Option<Rc<FieldList>>,
     /// The chunk last requested from a helper and the number of requests for it in a row. Memory
@@ -66,6 +71,7 @@ impl Request {
         (self.started, self.redirects) = (None, 0);
         (self.first_line, self.reject_reason) = (Box::default(), None);
         (self.body_read, self.had_helper) = (false, false);
+        self.awaited_root.set(None);
         self.helper_requests = (0, 0);
     }
 
@@ -94,6 +100,7 @@ impl Request {
             body: Vec::new(),
             body_charge: None,
             had_helper: false,
+            awaited_root: Cell::new(None),
             redirects: 0,
             accel_fields: None,
             helper_requests: (0, 0),

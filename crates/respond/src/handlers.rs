@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use headway_files::{RootConfig, RootId};
+use headway_files::{RootConfig, RootId, Symlinks};
 use headway_gateway::cgi::{ScriptSplit, split_at_suffix, splits_below};
 
 use headway_config::{Config, HandlerConfig, Host, Location, PathMatch};
@@ -159,6 +159,7 @@ impl Routes {
             index: Vec::new(),
             siblings: false,
             dotfiles: false,
+            symlinks: Symlinks::default(),
         })
         .collect()
     }

@@ -3,6 +3,7 @@
 
 use headway_base::html::escaped;
 use headway_files::{Directory, EntryKind};
+use headway_http::path::normalise;
 
 /// Renders the page of a directory.
 pub fn render(directory: &Directory) -> Vec<u8> {
@@ -17,7 +18,8 @@ pub fn render(directory: &Directory) -> Vec<u8> {
     if !directory.path.is_empty() {
         page.push_str("<tr><td><a href=\"../\">../</a><td><td>\n");
     }
-    for entry in &directory.entries {
+    let served = directory.entries.iter().filter(|entry| is_served(entry));
+    for entry in served {
         row(&mut page, entry);
     }
     page.push_str("</table>\n");
@@ -26,6 +28,13 @@ pub fn render(directory: &Directory) -> Vec<u8> {
     }
     page.push_str("</html>\n");
     page.into_bytes()
+}
+
+/// Whether a request for the entry by its link would be a request for its name: paths with control
+/// characters, for example, are refused.
+fn is_served(entry: &headway_files::DirectoryEntry) -> bool {
+    let link = super::encode_path(&entry.name);
+    normalise(link.as_bytes()).is_ok_and(|path| *path.bytes == entry.name[..])
 }
 
 fn row(page: &mut String, entry: &headway_files::DirectoryEntry) {

@@ -11,7 +11,7 @@
 //! [tree]                     # what the document root holds; a name may begin with ../
 //! "a.txt" = "hello\n"
 //! "big" = { size = 300000 }  # numbered lines; also: content, mode, modified
-//! "link" = { link = "a.txt" }
+//! "link" = { link = "a.txt" }     # its target may begin with {base}
 //! "pipe" = { special = "fifo" }   # or "socket", "device"
 //! "empty/" = ""
 //! [calls]                    # system calls made at most from the first step to the end

@@ -7,6 +7,7 @@
 
 mod arriving;
 mod limits;
+mod releases;
 mod changing;
 mod dying;
 mod ring;

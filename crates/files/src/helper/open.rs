@@ -4,11 +4,12 @@
 //! through [`crate::Pool::submit_lookup`], when the kernel's caches do not have the path; the open-file
 //! service does as well.
 
+use super::symlinks::{open_followed, stat_followed};
 use crate::answer::Failure;
 use crate::resolve::{Opener, RACES_MAX, RawAnswer, RawFile, WalkError, is_same_file, resolve};
 use crate::root::{Root, RootId, Roots};
-use headway_os::open::{NameLookup, Status, open_to_read, stat_path};
-use rustix::fd::{AsFd, OwnedFd};
+use headway_os::open::Status;
+use rustix::fd::OwnedFd;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::time::Duration;
@@ -30,7 +31,7 @@ fn resolve_with(
     path: &[u8],
 ) -> RawAnswer<RawFile> {
     // The blocking opener never stops with WouldBlock; if it did, the client would see an error.
-    resolve(&opener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
+    resolve(&opener, roots.get(root).as_deref(), path).unwrap_or(RawAnswer::Failed(Failure::Io))
 }
 
 /// The opener of a helper: everything may block.
@@ -43,10 +44,8 @@ impl Opener for BlockingOpener {
     type File = RawFile;
 
     fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError> {
-        let found = retry_on_again(|| stat_path(root.as_fd(), path, NameLookup::MayBlock))?;
-        found
-            .map(|(_, status)| status)
-            .ok_or(WalkError::Failed(Failure::Io))
+        let (_, status) = retry_on_again(|| stat_followed(root, path))?;
+        Ok(status)
     }
 
     fn skips_sibling(&self, _: usize) -> bool {
@@ -75,23 +74,17 @@ impl Opener for BlockingOpener {
 /// Open without access times if that is allowed; else read one byte here, so that a due update of
 /// the access time waits in this process and not in the loop.
 fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), WalkError> {
-    let opened = match retry_on_again(|| {
-        open_to_read(root.as_fd(), path, NameLookup::MayBlock, true)
-    }) {
+    match retry_on_again(|| open_followed(root, path, true)) {
         Err(Errno::PERM) => {
-            let opened =
-                retry_on_again(|| open_to_read(root.as_fd(), path, NameLookup::MayBlock, false))?;
-            if let Some((descriptor, status)) = &opened
-                && status.kind == FileType::RegularFile
-            {
+            let (descriptor, status) = retry_on_again(|| open_followed(root, path, false))?;
+            if status.kind == FileType::RegularFile {
                 // A failing read is found again, and reported, when the contents are read in.
-                let _ = rustix::io::pread(descriptor, &mut [0_u8; 1], 0);
+                let _ = rustix::io::pread(&descriptor, &mut [0_u8; 1], 0);
             }
-            opened
+            Ok((descriptor, status))
         }
-        other => other?,
-    };
-    opened.ok_or(WalkError::Failed(Failure::Io))
+        other => Ok(other?),
+    }
 }
 
 /// Repeat on `EAGAIN`: a rename raced with the walk, or a lease is being broken. Pauses grow to

@@ -40,8 +40,9 @@ impl Waiter {
 /// The identity of a job: jobs with equal keys are joined.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum JobKey {
-    Lookup(RootId, Box<[u8]>, OpenMode),
-    List(RootId, Box<[u8]>),
+    /// With the version of the root: who asks after a switch does not get what was found before it.
+    Lookup(RootId, u32, Box<[u8]>, OpenMode),
+    List(RootId, u32, Box<[u8]>),
     ReadIn(VersionedRange),
     Copy(VersionedRange),
     /// A whole file.
@@ -60,6 +61,14 @@ pub(super) enum JobKey {
 }
 
 impl JobKey {
+    /// The root that a helper has to know for the job.
+    pub(super) fn root(&self) -> Option<RootId> {
+        match self {
+            JobKey::Lookup(root, ..) | JobKey::List(root, ..) => Some(*root),
+            _ => None,
+        }
+    }
+
     /// Whether the job must not be repeated.
     pub(super) fn is_once_only(&self) -> bool {
         matches!(
@@ -101,6 +110,8 @@ pub(super) struct Job {
     /// The piece to be spooled.
     pub(super) piece: Option<OwnedFd>,
     pub(super) waiters: Vec<u64>,
+    /// The kernel's workers could not do it: a helper process has to.
+    pub(super) needs_process: bool,
     /// How often a helper has died on the job.
     pub(super) deaths: u32,
     pub(super) submitted: Instant,
@@ -171,6 +182,7 @@ impl Jobs {
             file,
             piece: None,
             waiters,
+            needs_process: false,
             deaths: 0,
             submitted: Instant::now(),
             state,
@@ -189,15 +201,15 @@ impl Jobs {
     }
 
     /// The number of queued jobs of a kind.
-    pub(super) fn queued_where(&self, fits: impl Fn(&JobKey) -> bool) -> usize {
+    pub(super) fn queued_where(&self, fits: impl Fn(&Job) -> bool) -> usize {
         let queued = self.demanded.iter().chain(&self.prefetch);
         let jobs = queued.filter_map(|id| self.jobs.get(id));
-        jobs.filter(|job| fits(&job.key)).count()
+        jobs.filter(|job| fits(job)).count()
     }
 
     /// Starts the next job of a kind and returns it.
-    pub(super) fn start_where(&mut self, fits: impl Fn(&JobKey) -> bool) -> Option<(u64, &Job)> {
-        let of_kind = |id: &u64| self.jobs.get(id).is_some_and(|job| fits(&job.key));
+    pub(super) fn start_where(&mut self, fits: impl Fn(&Job) -> bool) -> Option<(u64, &Job)> {
+        let of_kind = |id: &u64| self.jobs.get(id).is_some_and(&fits);
         let id = match self.demanded.iter().position(of_kind) {
             Some(at) => self.demanded.remove(at),
             None => {
@@ -236,6 +248,14 @@ impl Jobs {
         }
     }
 
+    /// The kernel's workers could not do a running job: queue it again, in front, for a helper process.
+    pub(super) fn leave_to_process(&mut self, id: u64) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.needs_process = true;
+            self.queue_again(id);
+        }
+    }
+
     /// The helper of a running job has died: queue it again, in front. Returns how often that has
     /// happened to this job.
     pub(super) fn requeue_front(&mut self, id: u64) -> u32 {
@@ -243,6 +263,15 @@ impl Jobs {
             return 0;
         };
         job.deaths += 1;
+        let deaths = job.deaths;
+        self.queue_again(id);
+        deaths
+    }
+
+    fn queue_again(&mut self, id: u64) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
         // Joined since it was started as a prefetch, perhaps.
         let state = if job.waiters.is_empty() {
             JobState::Prefetch
@@ -250,9 +279,7 @@ impl Jobs {
             JobState::Demanded
         };
         job.state = state;
-        let deaths = job.deaths;
         self.queue(state).push_front(id);
-        deaths
     }
 
     /// Removes a queued job without running it.
@@ -303,7 +330,7 @@ mod tests {
     use super::*;
 
     fn name(n: u8) -> JobKey {
-        JobKey::Lookup(RootId(0), Box::new([n]), OpenMode::Open)
+        JobKey::Lookup(RootId(0), 0, Box::new([n]), OpenMode::Open)
     }
 
     fn new(token: u64) -> Option<Waiter> {

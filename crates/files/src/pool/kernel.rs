@@ -40,6 +40,10 @@ impl Pool {
             ring.take(&mut self.finished);
         }
         for finished in std::mem::take(&mut self.finished) {
+            let Some(outcome) = finished.outcome else {
+                self.jobs.leave_to_process(finished.id);
+                continue;
+            };
             let Some(job) = self.jobs.finish(finished.id) else {
                 continue;
             };
@@ -47,7 +51,7 @@ impl Pool {
             let age = finished.started.elapsed();
             self.statistics.service_us.record(micros(age));
             done.push(Done {
-                outcome: finished.outcome,
+                outcome,
                 waiters: job.waiters,
                 age,
             });
@@ -59,7 +63,7 @@ impl Pool {
     pub(super) fn for_helpers(&self) -> usize {
         match &self.ring {
             None => self.jobs.queued(),
-            Some(_) => self.jobs.queued_where(|key| !Ring::takes(key)),
+            Some(_) => self.jobs.queued_where(|job| !Ring::takes(job)),
         }
     }
 

@@ -32,6 +32,8 @@ pub enum Outcome {
     LookedUp {
         /// The requested root.
         root: RootId,
+        /// The version of the root when the path was requested ([`Roots::version`]).
+        version: u32,
         /// The requested path.
         path: Box<[u8]>,
         /// The answer.
@@ -67,6 +69,8 @@ pub enum Outcome {
     Listed {
         /// The requested root.
         root: RootId,
+        /// The version of the root when the directory was requested.
+        version: u32,
         /// The requested directory.
         path: Box<[u8]>,
         /// The rendered page in a sealed memfd; the very one that was given as known if it still
@@ -144,12 +148,13 @@ impl Arrived<'_> {
         }
         match (key, reply) {
             (
-                JobKey::Lookup(root, path, want),
+                JobKey::Lookup(root, version, path, want),
                 Reply::LookedUp {
                     answer, content, ..
                 },
             ) => Ok(Outcome::LookedUp {
                 root,
+                version,
                 path,
                 answer: self.answer(answer)?,
                 content,
@@ -158,18 +163,22 @@ impl Arrived<'_> {
                     false => AbsentSiblings::AssumeAbsent,
                 },
             }),
-            (JobKey::Lookup(root, path, _), Reply::Touched { .. }) => {
+            (JobKey::Lookup(root, _, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
             }
-            (JobKey::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
-                root,
-                path,
-                answer: match answer {
+            (JobKey::List(root, version, path), Reply::Listed { answer, .. }) => {
+                let answer = match answer {
                     Ok(None) => Ok(file.ok_or(Broken)?),
                     Ok(Some(meta)) => self.memory(Ok(meta))?,
                     Err(failure) => Err(failure),
-                },
-            }),
+                };
+                Ok(Outcome::Listed {
+                    root,
+                    version,
+                    path,
+                    answer,
+                })
+            }
             // A helper whose send buffer is too small has read the file into memory instead.
             (JobKey::ReadIn(piece) | JobKey::Fetch(piece), Reply::ReadIn { errno, .. }) => {
                 Ok(read_in(&piece, errno))
@@ -230,6 +239,7 @@ impl Arrived<'_> {
             file,
             index,
             siblings,
+            unusable,
         } = answer
         else {
             return Ok(match answer {
@@ -251,6 +261,7 @@ impl Arrived<'_> {
             file,
             index,
             siblings: [None, None, None],
+            unusable,
         };
         for (sibling, meta) in found.siblings.iter_mut().zip(siblings) {
             *sibling = meta.map(&mut open).transpose()?;
@@ -272,15 +283,17 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
     match key {
-        JobKey::Lookup(root, path, _) => Outcome::LookedUp {
+        JobKey::Lookup(root, version, path, _) => Outcome::LookedUp {
             root,
+            version,
             path,
             answer: Answer::Failed(failure),
             content: None,
             absent: AbsentSiblings::Probe,
         },
-        JobKey::List(root, path) => Outcome::Listed {
+        JobKey::List(root, version, path) => Outcome::Listed {
             root,
+            version,
             path,
             answer: Err(failure),
         },

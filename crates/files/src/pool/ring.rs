@@ -21,7 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::jobs::{JobKey, VersionedRange};
+use super::jobs::{Job, JobKey, VersionedRange};
 use super::outcome::{Outcome, failed};
 use crate::answer::{Answer, Failure};
 use crate::deferred_close::DeferredCloses;
@@ -54,7 +54,8 @@ pub(super) struct Ring {
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) id: u64,
-    pub(super) outcome: Outcome,
+    /// `None` if a helper process has to do it.
+    pub(super) outcome: Option<Outcome>,
     pub(super) started: Instant,
 }
 
@@ -77,7 +78,10 @@ enum Stage {
 
 #[derive(Debug)]
 struct Walk {
-    root: RootId,
+    id: RootId,
+    version: u32,
+    /// The root when the walk began: all its steps are beneath one directory.
+    root: Option<Rc<Root>>,
     path: Box<[u8]>,
     want: OpenMode,
     memo: RefCell<Memo>,
@@ -183,9 +187,9 @@ impl Ring {
         self.work.as_fd()
     }
 
-    /// Whether the ring supports this kind of job.
-    pub(super) fn takes(key: &JobKey) -> bool {
-        matches!(key, JobKey::Lookup(..) | JobKey::ReadIn(_))
+    /// Whether the ring can do the job.
+    pub(super) fn takes(job: &Job) -> bool {
+        !job.needs_process && matches!(job.key, JobKey::Lookup(..) | JobKey::ReadIn(_))
     }
 
     /// Whether the ring can start one more job now.
@@ -206,8 +210,10 @@ impl Ring {
         file: Option<&Rc<OpenFile>>,
     ) -> Option<Finished> {
         let stage = match (key, file) {
-            (JobKey::Lookup(root, path, want), _) => Stage::Walking(Walk {
-                root: *root,
+            (JobKey::Lookup(root, version, path, want), _) => Stage::Walking(Walk {
+                id: *root,
+                version: *version,
+                root: self.roots.get(*root),
                 path: path.clone(),
                 want: *want,
                 memo: RefCell::default(),
@@ -225,7 +231,7 @@ impl Ring {
             _ => {
                 return Some(Finished {
                     id,
-                    outcome: failed(key.clone(), Failure::Io),
+                    outcome: Some(failed(key.clone(), Failure::Io)),
                     started: Instant::now(),
                 });
             }
@@ -293,6 +299,16 @@ impl Ring {
                 task.again += 1;
                 walk.memo.get_mut().wanted = Some(call);
                 return self.submit_next(id);
+            }
+            // Where a symbolic link leads takes more than one call.
+            (_, Err(errno)) if walk.needs_process(errno) => {
+                let Task { started, .. } = self.tasks.remove(&id)?;
+                let outcome = None;
+                return Some(Finished {
+                    id,
+                    outcome,
+                    started,
+                });
             }
             (Call::Open(path, true), Err(Errno::PERM)) => {
                 walk.memo.get_mut().wanted = Some(Call::Open(path, false));
@@ -383,7 +399,7 @@ impl Ring {
             Stage::Walking(walk) => {
                 let answer = loop {
                     let replay = Replay(&walk.memo);
-                    let answer = resolve(&replay, &self.roots, walk.root, &walk.path);
+                    let answer = resolve(&replay, walk.root.as_deref(), &walk.path);
                     let memo = walk.memo.get_mut();
                     match answer {
                         Some(answer) => break answer,
@@ -434,7 +450,9 @@ impl Ring {
             }
         }
         let walk = Walk {
-            root: walk.root,
+            id: walk.id,
+            version: walk.version,
+            root: walk.root.take(),
             path: std::mem::take(&mut walk.path),
             want: walk.want,
             memo: RefCell::default(),
@@ -452,10 +470,13 @@ impl Ring {
             return None;
         };
         walk.call = walk.memo.get_mut().wanted.take();
-        let root = self.roots.get(walk.root)?.as_fd();
+        let root = walk.root.as_deref()?;
+        let (root, links) = (root.as_fd(), root.rules.symlinks.links());
         let submitted = match &walk.call {
-            Some(Call::Stat(path)) => self.work.stat_path(id, root, path),
-            Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
+            Some(Call::Stat(path)) => self.work.stat_path(id, root, path, links),
+            Some(Call::Open(path, quietly)) => {
+                self.work.open_to_read(id, root, path, links, *quietly)
+            }
             Some(Call::Touch(_, file, _)) => self.work.read(id, file.as_fd(), 0, 1),
             None => Err(Errno::IO),
         };
@@ -503,7 +524,7 @@ impl Ring {
         };
         Some(Finished {
             id,
-            outcome,
+            outcome: Some(outcome),
             started: task.started,
         })
     }
@@ -512,15 +533,22 @@ impl Ring {
         let task = self.tasks.remove(&id)?;
         let key = match task.stage {
             Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
-                JobKey::Lookup(walk.root, walk.path, walk.want)
+                JobKey::Lookup(walk.id, walk.version, walk.path, walk.want)
             }
             Stage::Chunk(piece, _) => JobKey::ReadIn(piece),
         };
         Some(Finished {
             id,
-            outcome: failed(key, failure),
+            outcome: Some(failed(key, failure)),
             started: task.started,
         })
+    }
+}
+
+impl Walk {
+    fn needs_process(&self, errno: Errno) -> bool {
+        let root = self.root.as_deref();
+        root.is_some_and(|root| root.rules.symlinks.needs_helper(errno))
     }
 }
 
@@ -535,7 +563,11 @@ impl Reading {
 
 fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
     let Walk {
-        root, path, want, ..
+        id: root,
+        version,
+        path,
+        want,
+        ..
     } = walk;
     match want {
         OpenMode::TouchOnly => Outcome::Touched { root, path },
@@ -544,6 +576,7 @@ fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
         | OpenMode::OpenAndRead
         | OpenMode::OpenAndReadAlone => Outcome::LookedUp {
             root,
+            version,
             path,
             answer: Answer::from(answer),
             content: None,

@@ -2,7 +2,7 @@
 
 use super::HelperSlot;
 use crate::protocol::{Request, VERSION, encode_request};
-use crate::root::{RootId, Roots};
+use crate::root::{AskedRoot, RootId, Roots};
 use headway_os::fd_passing::{
     ReceiveError, Received, Wait, receive_with_descriptors, send_with_descriptors,
 };
@@ -10,6 +10,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::Shutdown;
 use std::borrow::Cow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Instant;
 
 /// A reply's file and its siblings.
@@ -24,6 +26,8 @@ pub(super) enum Work {
     Unsent(u64),
     /// Closing descriptors.
     DeferClose,
+    /// Looking up the path of a root.
+    OpenRoot(AskedRoot),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +54,8 @@ pub(super) struct Slot {
     pub(super) socket: OwnedFd,
     pub(super) pid: u32,
     state: HelperState,
+    /// The version of each root that the helper knows.
+    versions: Vec<u32>,
 }
 
 impl Slot {
@@ -59,6 +65,7 @@ impl Slot {
             socket,
             pid,
             state: HelperState::Greeting(0),
+            versions: Vec::new(),
         }
     }
 
@@ -72,32 +79,12 @@ impl Slot {
         let HelperState::Greeting(mut sent) = self.state else {
             return;
         };
-        let mut bytes = Vec::new();
         while sent <= roots.len() {
-            bytes.clear();
-            let root = sent
-                .checked_sub(1)
-                .and_then(|number| roots.all().get(number));
-            let count = roots.len() as u32;
-            let message = match root {
-                None => Request::Hello {
-                    version: VERSION,
-                    roots: count,
-                },
-                Some(root) => Request::Root {
-                    root: RootId(sent as u32 - 1),
-                    siblings: root.siblings,
-                    dotfiles: root.dotfiles,
-                    index: root
-                        .index
-                        .iter()
-                        .map(|name| Cow::Borrowed(name.as_str()))
-                        .collect(),
-                },
+            let put = match sent.checked_sub(1) {
+                None => self.put_hello(roots.len()),
+                Some(number) => self.send_root(roots, RootId(number as u32)),
             };
-            encode_request(&message, &mut bytes);
-            let directory = root.map(AsFd::as_fd);
-            match self.put(&bytes, directory.as_slice()) {
+            match put {
                 Ok(true) => sent += 1,
                 // With very many roots the socket fills up; the next flush continues.
                 Ok(false) => break,
@@ -111,6 +98,65 @@ impl Slot {
         };
     }
 
+    fn put_hello(&self, roots: usize) -> Result<bool, ()> {
+        let message = Request::Hello {
+            version: VERSION,
+            roots: roots as u32,
+        };
+        let mut bytes = Vec::new();
+        encode_request(&message, &mut bytes);
+        self.put(&bytes, &[])
+    }
+
+    /// Sends a root as it is now.
+    fn send_root(&mut self, roots: &Roots, id: RootId) -> Result<bool, ()> {
+        let Some(root) = roots.get(id) else {
+            return Ok(false);
+        };
+        let names = root.rules.index.iter();
+        let message = Request::Root {
+            root: id,
+            siblings: root.rules.siblings,
+            dotfiles: root.rules.dotfiles,
+            symlinks: root.rules.symlinks,
+            index: names.map(|name| Cow::Borrowed(name.as_str())).collect(),
+        };
+        let mut bytes = Vec::new();
+        encode_request(&message, &mut bytes);
+        let sent = self.put(&bytes, &[root.as_fd()])?;
+        if sent {
+            let (version, at) = (roots.version(id), id.0 as usize);
+            match self.versions.get_mut(at) {
+                Some(known) => *known = version,
+                None => self.versions.push(version),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends a root if the helper knows an earlier directory of it. Returns `false` if the helper takes no
+    /// message.
+    pub(super) fn put_root(&mut self, roots: &Roots, root: RootId) -> bool {
+        let known = self.versions.get(root.0 as usize);
+        // A root that does not exist has no directory.
+        match known.is_none_or(|known| *known == roots.version(root)) {
+            true => true,
+            false => matches!(self.send_root(roots, root), Ok(true)),
+        }
+    }
+
+    /// Has the helper look up the path of a root. If sending fails, its socket is shut down, and the root is
+    /// looked up again when it is due.
+    pub(super) fn send_open_root(&mut self, asked: AskedRoot, path: &Path) {
+        let mut bytes = Vec::new();
+        let path = path.as_os_str().as_bytes();
+        encode_request(&Request::OpenRoot { job: 0, path }, &mut bytes);
+        if !matches!(self.put(&bytes, &[]), Ok(true)) {
+            self.shut();
+        }
+        self.state = HelperState::Busy(Work::OpenRoot(asked), Instant::now());
+    }
+
     /// Remember since when the helper is idle.
     pub(super) fn settle(&mut self, now_ms: u64) {
         if let HelperState::Idle(None) = self.state {
@@ -121,14 +167,16 @@ impl Slot {
     /// Sends a job. In any case the helper is busy with it: if sending fails, its socket is shut
     /// down, the helper is found dead, and the job is retried.
     pub(super) fn send(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>], job: u64) {
-        let work = match self.put(bytes, files) {
-            Ok(true) => Work::Job(job),
-            _ => {
-                self.shut();
-                Work::Unsent(job)
-            }
-        };
-        self.state = HelperState::Busy(work, Instant::now());
+        match self.put(bytes, files) {
+            Ok(true) => self.state = HelperState::Busy(Work::Job(job), Instant::now()),
+            _ => self.fail(job),
+        }
+    }
+
+    /// The helper takes no message: its socket is shut down.
+    pub(super) fn fail(&mut self, job: u64) {
+        self.shut();
+        self.state = HelperState::Busy(Work::Unsent(job), Instant::now());
     }
 
     /// Send descriptors that the helper shall close later, when released.

@@ -7,6 +7,15 @@ use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
 use crate::root::RootId;
 use std::rc::Rc;
 
+/// A lookup beneath a root whose path a helper has to look up first.
+#[derive(Debug)]
+pub(super) struct HeldLookup {
+    root: RootId,
+    path: Box<[u8]>,
+    want: OpenMode,
+    waiter: Waiter,
+}
+
 impl Pool {
     /// Looks up `path` in a helper for `waiter`, in the pool's [`OpenMode`]: a worker's opens the file, and
     /// reads it if it is small.
@@ -29,7 +38,47 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.lookups += 1;
-        self.enqueue(JobKey::Lookup(root, path.into(), want), None, Some(waiter))
+        if self.roots.awaits_helper(root) {
+            return self.hold(HeldLookup {
+                root,
+                path: path.into(),
+                want,
+                waiter,
+            });
+        }
+        let version = self.roots.version(root);
+        let key = JobKey::Lookup(root, version, path.into(), want);
+        self.enqueue(key, None, Some(waiter))
+    }
+
+    fn hold(&mut self, lookup: HeldLookup) -> Result<(), Full> {
+        let waiting = self.jobs.queued() + self.held.len();
+        if waiting >= self.limits.queue_max && !lookup.waiter.admitted {
+            self.statistics.full += 1;
+            return Err(Full);
+        }
+        self.held.push(lookup);
+        self.gauges();
+        Ok(())
+    }
+
+    /// The root of these lookups is known: they are jobs now, with the places that they had.
+    pub(super) fn submit_held(&mut self, root: RootId) {
+        let (ready, held) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|lookup| lookup.root == root);
+        self.held = held;
+        let ready: Vec<HeldLookup> = ready;
+        let version = self.roots.version(root);
+        for lookup in ready {
+            let key = JobKey::Lookup(root, version, lookup.path, lookup.want);
+            let waiter = Waiter {
+                admitted: true,
+                ..lookup.waiter
+            };
+            // An admitted request always finds a place.
+            let _ = self.enqueue(key, None, Some(waiter));
+        }
     }
 
     /// As [`Pool::submit_lookup`], for a path of which nothing is known. On a remote root, siblings are
@@ -56,7 +105,8 @@ impl Pool {
     /// [`Full`]; a later request may ask again.
     pub fn submit_refresh(&mut self, root: RootId, path: &[u8]) -> Result<(), Full> {
         self.statistics.refreshes += 1;
-        let key = JobKey::Lookup(root, path.into(), self.limits.want);
+        let version = self.roots.version(root);
+        let key = JobKey::Lookup(root, version, path.into(), self.limits.want);
         self.enqueue(key, None, None)
     }
 
@@ -145,13 +195,16 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.listings += 1;
-        self.enqueue(JobKey::List(root, path.into()), known, Some(waiter))
+        let version = self.roots.version(root);
+        let key = JobKey::List(root, version, path.into());
+        self.enqueue(key, known, Some(waiter))
     }
 
     /// `waiter` does not wait any more: its client has disconnected, or was answered otherwise. A
     /// queued job without other waiters is dropped.
     pub fn leave(&mut self, waiter: u64) {
         self.jobs.leave(waiter);
+        self.held.retain(|lookup| lookup.waiter.token != waiter);
         self.gauges();
     }
 

@@ -14,7 +14,7 @@ use crate::protocol::OpenMode;
 use crate::residency::{PREFETCH_BYTES, Residency};
 use crate::resolve::LoopResolver;
 use crate::revalidate::Revalidation;
-use crate::root::{RootConfig, RootError, RootId, Roots};
+use crate::root::{RootConfig, RootError, RootId, RootVersions, Roots, Symlinks};
 use headway_event::Token;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -55,6 +55,7 @@ pub(super) struct Results {
 #[derive(Debug)]
 pub(super) struct Finder {
     roots: Rc<Roots>,
+    versions: RootVersions,
     /// The roots' paths, without a slash at the end; the longest first.
     prefixes: Vec<(Vec<u8>, RootId)>,
     pub(super) file_cache: FileCache<()>,
@@ -95,6 +96,7 @@ impl Finder {
         Ok(Finder {
             pool: Pool::new(helpers, Rc::clone(&opened)),
             roots: opened,
+            versions: RootVersions::default(),
             prefixes,
             file_cache: FileCache::new(file_cache),
             residency: Residency::detect(),
@@ -164,9 +166,16 @@ impl Finder {
     ) {
         match done.outcome {
             Outcome::LookedUp {
-                root, path, answer, ..
+                root,
+                version,
+                path,
+                answer,
+                ..
             } => {
                 let entry = self.file_cache.insert(root, &path, answer, now_ms);
+                if version != self.roots.version(root) {
+                    self.file_cache.remove(root, &path);
+                }
                 if let Answer::File(found) = &entry.answer
                     && let Some(file) = found.file.open()
                 {
@@ -245,14 +254,23 @@ impl Finder {
 
     /// The answer that is known without waiting.
     fn known(&mut self, root: RootId, path: &[u8], now_ms: u64) -> Option<Answer> {
+        let deferred = &self.pool.deferred_closes();
+        if self.roots.is_due(root, now_ms, self.revalidate_ms) {
+            self.roots.follow(root, now_ms, deferred);
+        }
+        if self.versions.has_changed(&self.roots, root) {
+            self.file_cache.remove_root(root);
+        }
         let resolver = LoopResolver {
             roots: &self.roots,
-            deferred: &self.pool.deferred_closes(),
+            deferred,
         };
         if let Some(entry) = self.file_cache.get(root, path).cloned() {
             let age_ms = now_ms.saturating_sub(entry.checked_ms.get());
             let state = if age_ms < self.revalidate_ms {
                 Revalidation::Same
+            } else if self.roots.awaits_helper(root) {
+                Revalidation::WouldBlock
             } else {
                 let absent = entry.absent(now_ms);
                 resolver.revalidate_cached(root, path, &entry.answer, absent)
@@ -268,6 +286,9 @@ impl Finder {
                 Revalidation::Changed => drop(self.file_cache.remove(root, path)),
                 Revalidation::WouldBlock => return None,
             }
+        }
+        if self.roots.awaits_helper(root) {
+            return None;
         }
         match resolver.resolve_cached(root, path) {
             Probe::Answered(answer) => {
@@ -377,6 +398,7 @@ fn config(root: &Path) -> RootConfig {
         index: Vec::new(),
         siblings: false,
         dotfiles: true,
+        symlinks: Symlinks::Inside,
     }
 }
 

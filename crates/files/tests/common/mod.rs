@@ -5,7 +5,7 @@
 use headway_files::protocol::OpenMode;
 use headway_files::{
     Answer, Directory, Done, Failure, HelperSlot, OpenFile, Outcome, Pool, PoolLimits, RawAnswer,
-    RawFile, RootConfig, RootId, Roots, SlotState, Tasks, Waiter, helper_main_with,
+    RawFile, RootConfig, RootId, Roots, SlotState, Symlinks, Tasks, Waiter, helper_main_with,
 };
 use headway_os::fd_passing::pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,6 +49,7 @@ pub fn roots_with(directory: &Path, index: &[&str], siblings: bool, dotfiles: bo
         index,
         siblings,
         dotfiles,
+        symlinks: Symlinks::default(),
     };
     Rc::new(Roots::open(&[config]).unwrap())
 }
@@ -77,6 +78,7 @@ pub fn raw_answer_text(answer: &RawAnswer<RawFile>) -> String {
             file,
             index,
             siblings,
+            ..
         } => {
             let siblings = siblings.each_ref();
             let siblings = siblings.map(|file| file.as_ref().map(|file| file.meta.inode));

@@ -13,6 +13,7 @@ use headway_files::{AbsentSiblings, Failure, OpenFile, Outcome};
 use headway_request::{LoadedContent, LookedUp};
 
 use super::context::LoopContext;
+use super::files::StaticFiles;
 use super::listings::Listings;
 use super::router::Router;
 
@@ -20,8 +21,8 @@ use super::router::Router;
 pub(super) enum Delivery {
     /// A path has been looked up.
     LookedUp(LookedUp),
-    /// A listing has been rendered.
-    Listing(Result<Rc<OpenFile>, Failure>),
+    /// A listing has been rendered, in this version of the root.
+    Listing(Result<Rc<OpenFile>, Failure>, u32),
     /// A file, or a chunk of one, has been read into the page cache.
     ReadIn(Result<(), Failure>),
     /// The same, as a copy in a memfd.
@@ -46,12 +47,13 @@ impl Router {
         match outcome {
             Outcome::LookedUp {
                 root,
+                version,
                 path,
                 answer,
                 content,
                 absent,
             } => {
-                let entry = lookup.store(root, &path, answer, context.now_ms);
+                let entry = lookup.store((root, version), &path, answer, context.now_ms);
                 let age_ms = age.as_millis() as u64 + 1;
                 entry.seen_ms.set(context.now_ms.saturating_sub(age_ms));
                 if absent == AbsentSiblings::AssumeAbsent {
@@ -65,8 +67,14 @@ impl Router {
             Outcome::Touched { root, path } => {
                 Delivery::LookedUp(lookup.reopen(root, &path, context.lookup_context()).into())
             }
-            Outcome::Listed { root, path, answer } => {
-                Delivery::Listing(self.listings.store(context, root, &path, answer))
+            Outcome::Listed {
+                root,
+                version,
+                path,
+                answer,
+            } => {
+                let root = (root, version);
+                Delivery::Listing(self.listings.store(context, root, &path, answer), version)
             }
             Outcome::ReadIn { result, .. } => Delivery::ReadIn(result),
             Outcome::Copied { content, .. } => Delivery::Copy(content),
@@ -95,10 +103,20 @@ impl Router {
                 _ => Next::Wait(Phase::AwaitLookup(request, purpose)),
             },
             Phase::AwaitListing(request) => match result {
-                Delivery::Listing(Ok(page)) => {
+                Delivery::Listing(_, version)
+                    if self.files.has_root_moved(
+                        context,
+                        &request,
+                        request.virtual_host,
+                        *version,
+                    ) =>
+                {
+                    StaticFiles::start_again(context, connection, request)
+                }
+                Delivery::Listing(Ok(page), _) => {
                     Listings::send(context, connection, request, page.clone())
                 }
-                Delivery::Listing(Err(failure)) => {
+                Delivery::Listing(Err(failure), _) => {
                     context.send_failure(connection, request, *failure)
                 }
                 _ => Next::Wait(Phase::AwaitListing(request)),

@@ -10,10 +10,10 @@ pub(super) mod static_file;
 use headway_config::Config;
 use std::rc::Rc;
 
-use headway_files::{PinnerSocket, RootId};
+use headway_files::{Answer, PinnerSocket, RootId};
 use headway_lookup::Lookup;
 use headway_metrics::Counters;
-use headway_request::Entry;
+use headway_request::{Entry, Request};
 use headway_respond::ResponseCache;
 
 use crate::worker::context::LoopContext;
@@ -64,6 +64,34 @@ impl StaticFiles {
         self.lookup.gauges(counters);
         counters.response_cache_bytes = self.response_cache.used_bytes().get();
         counters.response_cache_evictions = self.response_cache.evictions();
+    }
+
+    /// Whether the root is another directory now than in this version. Where a helper has to find out, the
+    /// request is tried again, and its next lookup waits for the helper. If that is in the same version,
+    /// the root had not moved.
+    pub(super) fn has_root_moved(
+        &self,
+        context: &mut LoopContext,
+        request: &Request,
+        root: RootId,
+        version: u32,
+    ) -> bool {
+        let context = context.lookup_context();
+        let moved = self.lookup.has_root_moved(root, version, &context);
+        moved.unwrap_or_else(|| request.awaited_root.replace(Some(version)) != Some(version))
+    }
+
+    /// Whether a path has to be looked up again, because it was missing in a directory that is no longer the
+    /// root.
+    fn is_outdated(
+        &self,
+        context: &mut LoopContext,
+        request: &Request,
+        root: RootId,
+        entry: &Entry,
+    ) -> bool {
+        !matches!(entry.answer, Answer::File(_))
+            && self.has_root_moved(context, request, root, entry.root_version.get())
     }
 
     /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve

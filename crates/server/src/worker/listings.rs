@@ -35,7 +35,9 @@ impl Handler for Listings {
     ) -> Next {
         let (root, path) = (request.virtual_host, request.path());
         let cached = match self.caching {
-            true => self.cache.find(root, path),
+            true => self
+                .cache
+                .find((root, context.pool.root_version(root)), path),
             false => None,
         };
         let stale = match cached {
@@ -66,11 +68,11 @@ impl Listings {
     }
 
     /// Stores the listing that a helper has rendered, or passes on why there is none. Fails if all
-    /// listings together would take too much memory.
+    /// listings together would take too much memory. `root`: with its version.
     pub(super) fn store(
         &mut self,
         context: &LoopContext,
-        root: RootId,
+        root: (RootId, u32),
         path: &[u8],
         page: Result<Rc<OpenFile>, Failure>,
     ) -> Result<Rc<OpenFile>, Failure> {

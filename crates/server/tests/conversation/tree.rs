@@ -32,7 +32,7 @@ impl Tree {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
-            make(&path, name, item)?;
+            make(tree.base(), &path, name, item)?;
         }
         tree.settle(items)?;
         Ok(tree)
@@ -100,14 +100,17 @@ impl Drop for Tree {
     }
 }
 
-fn make(path: &Path, name: &str, item: &Item) -> io::Result<()> {
+fn make(base: &Path, path: &Path, name: &str, item: &Item) -> io::Result<()> {
     let made = match item {
         Item::Content(_) if name.ends_with('/') => return fs::create_dir_all(path),
         Item::Content(content) => return fs::write(path, content),
         Item::Made(made) => made,
     };
     match (&made.link, &made.special) {
-        (Some(target), _) => symlink(target, path),
+        (Some(target), _) => {
+            let base = base.display().to_string();
+            symlink(target.replace("{base}", &base), path)
+        }
         (None, Some(kind)) => special(path, kind),
         (None, None) if name.ends_with('/') => fs::create_dir_all(path),
         (None, None) => fs::write(path, content(made)),

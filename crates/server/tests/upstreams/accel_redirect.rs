@@ -1,7 +1,8 @@
 //! `X-Accel-Redirect` and `X-Sendfile` from upstreams: headers, ranges, conditions, and internal
 //! locations.
 
-use std::fs;
+use std::fs::{self, File};
+use std::time::SystemTime;
 
 use super::faults::FakeUpstream;
 use crate::site::*;
@@ -17,6 +18,11 @@ fn serve(site: &Site, raw: &'static str) -> Server {
     let upstream = FakeUpstream::sending(raw);
     fs::create_dir_all(site.path("root/kept")).unwrap();
     fs::write(site.path("root/kept/a.txt"), TEXT).unwrap();
+    // Not in this second, in which its tag would be weak.
+    let file = File::options()
+        .write(true)
+        .open(site.path("root/kept/a.txt"));
+    file.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     site.program("away", "printf 'Location: /kept/a.txt\\n\\n'");
     site.serve_configured(&format!(
         "[[location]]\nprefix = \"/app/\"\nproxy = {:?}\naccel-redirect = true\n\

@@ -17,6 +17,7 @@ use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
 use headway_respond::handlers::{Candidate, Route};
 
 use super::StaticFiles;
+use super::static_file::LOOKUP_ATTEMPTS_MAX;
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
 
@@ -71,6 +72,7 @@ impl StaticFiles {
         };
         let (last_component, looked_up) = looked_up.unzip();
         let mut search = PathSearch {
+            request,
             waiter: connection.waiter(request),
             redirected: request.redirects > 0,
             looked_up,
@@ -154,7 +156,7 @@ impl StaticFiles {
         route: &Route,
         path: &Path<'_>,
         last_component: Option<u16>,
-        search: &mut PathSearch,
+        search: &mut PathSearch<'_>,
     ) -> Search {
         let whole = [b"/", &*path.bytes].concat();
         let mut part = last_component.unwrap_or(0);
@@ -190,7 +192,7 @@ impl StaticFiles {
         site: &VirtualHost,
         route: &Route,
         whole: &[u8],
-        search: &mut PathSearch,
+        search: &mut PathSearch<'_>,
     ) -> Search {
         let (root, name) = (route.root(site), route.name(whole));
         let looked_up = self.look_up_part(context, root, name, INDEX_COMPONENT, search)?;
@@ -231,7 +233,7 @@ impl StaticFiles {
         context: &mut LoopContext,
         site: &VirtualHost,
         path: &Path<'_>,
-        search: &mut PathSearch,
+        search: &mut PathSearch<'_>,
     ) -> Search {
         if !path.is_directory() || !context.routes.has_suffixes(site) {
             return Continue(Target::Files(None));
@@ -268,13 +270,19 @@ impl StaticFiles {
         root: RootId,
         name: &[u8],
         part: u16,
-        search: &mut PathSearch,
+        search: &mut PathSearch<'_>,
     ) -> Search<LookedUp> {
-        if let Some(looked_up) = search.looked_up.take() {
+        if let Some(looked_up) = search.looked_up.take()
+            && !self.is_outdated(context, search.request, root, &looked_up.entry)
+        {
             return Continue(looked_up);
         }
-        if let Some(entry) = self.find(context, root, name) {
-            return Continue(entry.into());
+        for _ in 0..LOOKUP_ATTEMPTS_MAX {
+            match self.find(context, root, name) {
+                Some(entry) if self.is_outdated(context, search.request, root, &entry) => {}
+                Some(entry) => return Continue(entry.into()),
+                None => break,
+            }
         }
         Break(
             match context.pool.submit_lookup(root, name, search.waiter) {
@@ -286,7 +294,8 @@ impl StaticFiles {
 }
 
 /// A search for the program of one request.
-struct PathSearch {
+struct PathSearch<'r> {
+    request: &'r Request,
     /// The connection that waits for a helper's answer.
     waiter: Waiter,
     /// The request is an internal redirect.
@@ -295,7 +304,7 @@ struct PathSearch {
     looked_up: Option<LookedUp>,
 }
 
-impl PathSearch {
+impl PathSearch<'_> {
     /// Whether the request may reach this location: an internal location needs an internal redirect.
     fn may_enter(&self, route: &Route) -> bool {
         !route.location.internal || self.redirected

@@ -151,18 +151,25 @@ impl StaticFiles {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        mut request: Box<Request>,
+        request: Box<Request>,
     ) -> Step {
         self.lookup.invalidate(request.virtual_host, request.path());
         if context.routes.is_empty() {
             return Continue(request);
         }
-        Break(
-            match request.count_helper_request(0) > HELPER_REQUESTS_MAX {
-                true => context.send_overloaded(connection, request),
-                false => Next::Start(request),
-            },
-        )
+        Break(StaticFiles::start_again(context, connection, request))
+    }
+
+    /// Has the router decide again, unless that has happened too often.
+    pub(in crate::worker) fn start_again(
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+    ) -> Next {
+        match request.count_helper_request(0) > HELPER_REQUESTS_MAX {
+            true => context.send_overloaded(connection, request),
+            false => Next::Start(request),
+        }
     }
 
     /// Responds with what the path names. The request goes on if the file has changed or was closed:
@@ -175,6 +182,9 @@ impl StaticFiles {
         input: &[u8],
         looked_up: &LookedUp,
     ) -> Step {
+        if self.is_outdated(context, &request, request.virtual_host, &looked_up.entry) {
+            return Continue(request);
+        }
         let has_listing = context.hosts.get(request.virtual_host).listing;
         Break(match &looked_up.entry.answer {
             Answer::File(found) => {

@@ -27,6 +27,8 @@ const MEMFD_PAGE_BYTES: u64 = 4096;
 const SWEEP_LISTINGS_MIN: usize = 64;
 
 struct Listing {
+    /// The version of the root.
+    version: u32,
     file: Weak<OpenFile>,
     checked_ms: u64,
 }
@@ -47,21 +49,27 @@ pub(super) struct ListingCache {
 
 impl ListingCache {
     /// The listing of a directory and the time when it was last checked, if it is in memory.
-    pub(super) fn find(&self, root: RootId, path: &[u8]) -> Option<(Rc<OpenFile>, u64)> {
+    pub(super) fn find(
+        &self,
+        (root, version): (RootId, u32),
+        path: &[u8],
+    ) -> Option<(Rc<OpenFile>, u64)> {
         let page = self.latest.get(&(root, path.into()))?;
+        let page = (page.version == version).then_some(page)?;
         Some((page.file.upgrade()?, page.checked_ms))
     }
 
     /// Stores a listing that a helper has rendered or confirmed.
     pub(super) fn insert(
         &mut self,
-        root: RootId,
+        (root, version): (RootId, u32),
         path: &[u8],
         page: Rc<OpenFile>,
         now_ms: u64,
     ) -> Result<Rc<OpenFile>, Failure> {
         if let Some(known) = self.latest.get_mut(&(root, path.into()))
             && std::ptr::eq(known.file.as_ptr(), &*page)
+            && known.version == version
         {
             known.checked_ms = now_ms;
             return Ok(page);
@@ -76,6 +84,7 @@ impl ListingCache {
         self.bytes += bytes;
         self.all.push((Rc::downgrade(&page), bytes));
         let latest = Listing {
+            version,
             file: Rc::downgrade(&page),
             checked_ms: now_ms,
         };
@@ -121,6 +130,8 @@ mod tests {
 
     use super::*;
 
+    const ROOT: (RootId, u32) = (RootId(0), 0);
+
     fn page(size: u64) -> Rc<OpenFile> {
         let descriptor = std::fs::File::open("/dev/null").unwrap().into();
         let meta = Meta {
@@ -138,7 +149,7 @@ mod tests {
         path: &str,
         page: &Rc<OpenFile>,
     ) -> Result<Rc<OpenFile>, Failure> {
-        pages.insert(RootId(0), path.as_bytes(), page.clone(), 5)
+        pages.insert(ROOT, path.as_bytes(), page.clone(), 5)
     }
 
     #[test]
@@ -146,11 +157,12 @@ mod tests {
         let mut pages = ListingCache::default();
         let one = page(10);
         insert(&mut pages, "a", &one).unwrap();
-        pages.insert(RootId(0), b"a", one.clone(), 9).unwrap();
-        let (found, checked_ms) = pages.find(RootId(0), b"a").unwrap();
+        pages.insert(ROOT, b"a", one.clone(), 9).unwrap();
+        let (found, checked_ms) = pages.find(ROOT, b"a").unwrap();
         assert!(Rc::ptr_eq(&found, &one));
         assert_eq!((checked_ms, pages.count()), (9, 1));
-        assert!(pages.find(RootId(1), b"a").is_none());
+        assert!(pages.find((RootId(1), 0), b"a").is_none());
+        assert!(pages.find((RootId(0), 1), b"a").is_none());
     }
 
     #[test]
@@ -176,7 +188,7 @@ mod tests {
         for (path, page) in ["a", "b", "c"].iter().zip(&sent) {
             insert(&mut pages, path, page).unwrap();
         }
-        assert!(pages.find(RootId(0), b"kept").is_none());
+        assert!(pages.find(ROOT, b"kept").is_none());
         assert_eq!(pages.count(), 3);
     }
 
