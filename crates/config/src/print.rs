@@ -251,7 +251,9 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         "max-body-size = \"{}\"",
         Bytes(location.max_body_bytes)
     )?;
-    writeln!(out, "request-buffering = {}", location.request_buffering)?;
+    if let HandlerConfig::Cgi(_) | HandlerConfig::Upstreams(_) = &location.handler {
+        writeln!(out, "request-buffering = {}", location.request_buffering)?;
+    }
     writeln!(out, "concurrency = {}", location.concurrency)?;
     let per_address = location.concurrency_per_address;
     writeln!(out, "concurrency-per-address = {per_address}")?;

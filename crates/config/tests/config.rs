@@ -4,8 +4,8 @@ use headway_config::research::{Preset, ResearchSettings};
 use headway_config::settings::{HostSettings, from_command_line};
 use headway_config::units::{ListenAddress, OneOrMany};
 use headway_config::{
-    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, KnownExtensions, LogFormat,
-    Memory, Opening, SendMethod, SendVariant, Settings,
+    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, KnownExtensions, Location,
+    LogFormat, Memory, Opening, SendMethod, SendVariant, Settings,
 };
 use std::path::Path;
 
@@ -263,7 +263,8 @@ fn effective_settings_are_the_same_when_read_back() {
     std::fs::write(directory.path().join("404.html"), "none").unwrap();
     let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server-header = true\nlisting = true\n\
         log = \"a \\\"b\\\".log\"\nlog-format = \"json\"\n\
-        max-connections-per-address = 7\ndefer-accept = false\nresearch.preset = \"no-mmap\"\nhelpers = \"2-5\"\n\
+        max-connections-per-address = 7\nmin-transfer-rate = 0\nbuffer-memory-max = \"1MiB\"\n\
+        buffer-disk-max = 0\ndefer-accept = false\nresearch.preset = \"no-mmap\"\nhelpers = \"2-5\"\n\
         [mime-types]\nmd = \"text/markdown\"\n[error-pages]\n404 = \"404.html\"\n\
         [[header]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\
         [[host]]\nroot = \".\"\n[[host]]\nnames = \"x\"\nroot = \".\"\nindex = []";
@@ -278,6 +279,31 @@ fn effective_settings_are_the_same_when_read_back() {
         config,
         "{printed}"
     );
+}
+
+#[test]
+fn log_is_standard_output_when_it_is_a_dash() {
+    let path = |log: &str| {
+        good(&format!("root = \"site\"\nlog = {log:?}"))
+            .log
+            .unwrap()
+            .path
+    };
+    assert_eq!(path("-"), Path::new("/dev/stdout"));
+    assert!(path("./-").ends_with("-"), "a file");
+}
+
+#[test]
+fn proxies_have_more_slots_than_handlers_with_a_process_for_each_request() {
+    let config = good(
+        "root = \"site\"\n[[location]]\nprefix = \"/a/\"\nproxy = \"127.0.0.1:1\"\n\
+         [[location]]\nprefix = \"/b/\"\nfastcgi = \"127.0.0.1:2\"\n",
+    );
+    let slots = |location: &Location| (location.concurrency, location.request_buffering);
+    let all: Vec<_> = config.hosts[0].locations.iter().map(slots).collect();
+    assert_eq!(all, [(256, true), (16, true)]);
+    assert!(config.buffer_files_max >= 16);
+    assert_eq!(good("root = \"site\"").buffer_files_max, 0, "no handlers");
 }
 
 #[test]

@@ -325,7 +325,7 @@ counters! {
             Gauge handler_queue_length [] "Requests that wait now because a handler has reached its concurrency limit." { handler_queue_length; }
             Counter handler_errors [reason] "Requests that a handler did not answer, by reason." {
                 handler_queue_full ("queue_full") "Requests answered 503 because a handler's queue was full.";
-                buffers_full ("buffers_full") "Requests answered 503 because there was no room for their body during body-timeout.";
+                buffers_full ("buffers_full") "Requests answered 503 because there was no room for their body.";
                 handler_abandoned ("client_disconnected") "Requests whose client disconnected before the handler had answered.";
                 handler_timeouts ("timeout") "Requests whose handler took too long: answered 504, or aborted.";
                 handler_invalid_responses ("invalid_response") "Handler responses that were invalid: no header, malformed, too long or too short.";

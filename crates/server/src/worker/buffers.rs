@@ -3,8 +3,9 @@
 //!
 //! A request body is received before its handler starts, and a response waits for a slow client.
 //! Each is in memory first, and a helper writes it to a file when a chunk is full. When memory gets
-//! scarce, smaller parts are written as well. When nothing is left, clients with a body are held: they
-//! are not read from, in the order of their requests, and get 503 after `body-timeout`.
+//! scarce, smaller parts are written as well. When little is left, clients with a body are held: they
+//! are not read from, in the order of their requests, and get 503 after `body-timeout`. What comes
+//! with a header has been read already, so at the limit a request with more of a body gets 503 at once.
 //!
 //! Each worker has its share of the limits. nginx limits each request (`client_body_buffer_size`,
 //! `proxy_max_temp_file_size`), and not their sum.
@@ -85,7 +86,12 @@ impl BufferRoom {
 
     /// Whether more may be received.
     pub(super) fn has_memory(&self) -> bool {
-        self.memory.get() < self.memory_max_bytes
+        self.memory.get() < self.memory_max_bytes / 4 * 3
+    }
+
+    /// Whether there is no memory even for the parts of bodies that come with headers.
+    pub(super) fn is_full(&self) -> bool {
+        self.memory.get() >= self.memory_max_bytes
     }
 
     /// Whether small parts are to be written to disk, too.

@@ -53,7 +53,11 @@ impl Handler for Gateway {
         let mut exchange =
             Box::new(self.new_exchange(context, connection, request, program, upload));
         let step = match exchange.stage {
-            Stage::BufferingBody => self.buffer_body(context, connection, &mut exchange),
+            Stage::BufferingBody if context.buffers.is_full() => {
+                context.counters.buffers_full += 1;
+                Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE))
+            }
+            Stage::BufferingBody => Gateway::buffer_body(context, connection, &mut exchange),
             _ => self.admit(context, connection, &mut exchange),
         };
         self.apply_step(context, connection, exchange, step)

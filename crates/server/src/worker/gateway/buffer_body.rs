@@ -40,7 +40,6 @@ const JOBS_WAITING_MAX: u64 = 64;
 impl Gateway {
     /// Starts buffering: the first part of the body has arrived.
     pub(super) fn buffer_body(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -49,12 +48,11 @@ impl Gateway {
             return Gateway::hold(context, connection, exchange, Lack::Memory);
         }
         Gateway::continue_if_expected(context, connection, exchange)?;
-        self.buffer_more(context, connection, exchange)
+        Gateway::buffer_more(context, connection, exchange)
     }
 
     /// More of the body has arrived.
     pub(super) fn buffer_more(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -107,7 +105,7 @@ impl Gateway {
             return Continue(());
         }
         match exchange.upload.body.is_some() {
-            true => self.buffer_body(context, connection, exchange),
+            true => Gateway::buffer_body(context, connection, exchange),
             false => self.body_buffered(context, connection, exchange),
         }
     }
@@ -246,7 +244,7 @@ impl Gateway {
             }
         }
         match exchange.upload.body.is_some() {
-            true => self.buffer_more(context, connection, exchange),
+            true => Gateway::buffer_more(context, connection, exchange),
             false => self.body_buffered(context, connection, exchange),
         }
     }

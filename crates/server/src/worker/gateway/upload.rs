@@ -117,7 +117,7 @@ impl Gateway {
         let gathers = exchange.stage == Stage::BufferingBody;
         match progress {
             DrainProgress::More if gathers => {
-                return self.buffer_more(context, connection, exchange);
+                return Gateway::buffer_more(context, connection, exchange);
             }
             DrainProgress::More => {}
             DrainProgress::Done(used) => {
