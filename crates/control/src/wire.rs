@@ -85,7 +85,8 @@ fn packet(
     }
 }
 
-/// Receives one message with its descriptors, all of them close-on-exec.
+/// Receives one message with its descriptors, all of them close-on-exec. With none, if there was no
+/// room for all of them: the kernel does not tell which are missing.
 pub(super) fn receive(
     socket: BorrowedFd<'_>,
     wait: bool,
@@ -116,13 +117,11 @@ pub(super) fn receive(
     if got.bytes == 0 {
         return Ok(Received::Closed);
     }
-    if got
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-    {
-        return Err(ControlError::Malformed(
-            "the packet or its descriptors were cut off".into(),
-        ));
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(ControlError::Malformed("the packet was cut off".into()));
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        descriptors.clear();
     }
     open_packet(buffer, got.bytes, descriptors)
 }
@@ -142,6 +141,9 @@ fn open_packet(
             let memory = descriptors.remove(0);
             Ok(Received::Message(from_memfd(&memory)?, descriptors))
         }
+        TAG_MEMFD => Err(ControlError::Malformed(
+            "a long packet lost its descriptors".into(),
+        )),
         tag => Err(ControlError::Malformed(format!("unknown packet tag {tag}"))),
     }
 }

@@ -27,6 +27,7 @@ impl Fixture {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            symlinks: Default::default(),
         };
         let limits = FileCacheLimits {
             entries_max: 10,
@@ -40,7 +41,7 @@ impl Fixture {
             ages,
             true,
         );
-        lookup.store(RootId(0), PATH, Answer::Failed(Failure::NotFound), 0);
+        lookup.store((RootId(0), 0), PATH, Answer::Failed(Failure::NotFound), 0);
         Fixture {
             lookup,
             counters: Counters::default(),
@@ -67,7 +68,7 @@ impl Fixture {
     /// A helper's check ends.
     fn store(&mut self, failure: Failure, now_ms: u64) {
         let answer = Answer::Failed(failure);
-        self.lookup.store(RootId(0), PATH, answer, now_ms);
+        self.lookup.store((RootId(0), 0), PATH, answer, now_ms);
     }
 }
 

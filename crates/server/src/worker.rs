@@ -221,8 +221,13 @@ impl Worker {
                 }
                 (ToWorker::PollListeners, _) => self.acceptor.poll_listeners(context),
                 (ToWorker::Drain { timeout_ms }, _) => self.acceptor.drain(context, timeout_ms),
-                // No other message is sent after the start. A message without its descriptor is
-                // ignored.
+                // The socket was lost because descriptors have run out. Nothing asks for one of
+                // these again, so another worker must take over.
+                (ToWorker::Log | ToWorker::Spawner { .. }, None) => {
+                    return Err(WorkerError::SocketLost);
+                }
+                // No other message is sent after the start. A helper whose socket was lost is
+                // requested again.
                 _ => {}
             }
         }

@@ -1,11 +1,12 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
 use headway_control::{Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker};
+use headway_os::fd_passing::{Wait, send_with_descriptors};
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
 use headway_server::worker_main;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{IoSlice, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 fn config() -> Config {
@@ -133,6 +134,22 @@ fn malformed_control_message_is_rejected_and_the_next_one_received() {
         worker.try_receive::<ToWorker>(),
         Ok(Received::Message(ToWorker::Log, _))
     ));
+}
+
+#[test]
+fn message_arrives_without_descriptors_when_there_was_no_room_for_all() {
+    let (master, worker) = Control::pair().unwrap();
+    // As many as no message has: the kernel cuts them off, as it does when descriptors run out.
+    let files: Vec<OwnedFd> = (0..200).map(|_| file("a helper's socket")).collect();
+    let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let packet = [IoSlice::new(br#"J{"Helper":{"pid":7}}"#)];
+    let sent = send_with_descriptors(&master, &packet, &borrowed, Wait::Never);
+    assert!(sent.unwrap().is_some());
+    let Received::Message(message, descriptors) = worker.try_receive::<ToWorker>().unwrap() else {
+        panic!("no message");
+    };
+    assert_eq!(message, ToWorker::Helper { pid: 7 });
+    assert!(descriptors.is_empty());
 }
 
 #[test]

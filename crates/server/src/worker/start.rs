@@ -46,6 +46,9 @@ pub enum WorkerError {
     /// The first control message was not the start message.
     #[error("the master sent no start message")]
     NoStart,
+    /// Descriptors had run out when the master passed a socket.
+    #[error("no descriptor was free for the socket of the log or the spawner")]
+    SocketLost,
     /// A resource could not be set up.
     #[error("{what}: {error}")]
     Setup {

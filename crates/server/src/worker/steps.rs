@@ -297,10 +297,14 @@ impl Worker {
                     router.delegate(context, connection, request, input, to)
                 }
                 Next::Finished(request) => {
+                    // If only the server wants to close, more requests may be on their way.
+                    let expects_more = request.head.keeps_alive();
                     return match context.finish_response(connection, request) {
                         Disposition::Keep => None,
                         Disposition::Close => {
-                            let unread = !input.is_empty() || context.has_unread_input(connection);
+                            let unread = expects_more
+                                || !input.is_empty()
+                                || context.has_unread_input(connection);
                             Some(context.linger_close(connection, unread))
                         }
                     };

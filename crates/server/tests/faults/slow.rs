@@ -275,3 +275,28 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
     // How much room is left depends on the kernel.
     println!("{parts} interim responses were cut short");
 }
+
+#[test]
+fn last_response_arrives_whole_when_another_request_follows_it() {
+    let root = root();
+    let body = contents(0, large());
+    fs::write(root.path().join("large"), &body).unwrap();
+    for events in mechanisms() {
+        let more = format!("max-requests-per-connection = 1\n{events}");
+        let served = Served::start(config(root.path(), &more));
+        let mut client = tiny_client(&served);
+        send_request(&mut client, "/large");
+        let head = read_head(&mut client);
+        assert_eq!(head.field("connection"), Some("close"));
+        // The server does not read it: it still sends.
+        send_request(&mut client, "/large");
+        let mut received = Vec::new();
+        let end = client.read_to_end(&mut received);
+        assert_eq!(
+            (end.ok(), received.len()),
+            (Some(body.len()), body.len()),
+            "{events}"
+        );
+        assert!(received == body);
+    }
+}
