@@ -147,6 +147,7 @@ pub struct Pool {
     /// Numbers of jobs that are like no other.
     spools: u64,
     custom_jobs: u64,
+    checked_copies: u64,
     jobs: Jobs,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
@@ -168,6 +169,7 @@ impl Pool {
             next_slot: 0,
             spools: 0,
             custom_jobs: 0,
+            checked_copies: 0,
             jobs: Jobs::default(),
             waiting_since_ms: None,
             closes_waiting_since_ms: None,
@@ -504,6 +506,18 @@ fn request(job: u64, key: &JobKey) -> Request<'_> {
             job,
             offset: piece.offset,
             length: piece.length,
+        },
+        JobKey::CopyChecked {
+            sent,
+            checksum,
+            next,
+            ..
+        } => Request::CopyChecked {
+            job,
+            sent: *sent,
+            checksum: *checksum,
+            offset: next.offset,
+            length: next.length,
         },
         JobKey::Fetch(piece) => Request::Fetch {
             job,

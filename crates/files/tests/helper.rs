@@ -459,7 +459,7 @@ fn small_file_is_read_in_when_it_is_resolved() {
 fn helper_ends_with_an_error_when_a_request_is_malformed() {
     for message in [
         &b"\xffnonsense"[..],
-        b"\x01\x09\x00\x00\x00\x00\x00",
+        b"\x01\xff\x00\x00\x00\x00\x00",
         b"\x04",
     ] {
         let (worker, socket) = pair().unwrap();

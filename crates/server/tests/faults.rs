@@ -9,6 +9,7 @@ mod arriving;
 mod limits;
 mod changing;
 mod dying;
+mod growing;
 mod ring;
 mod slow;
 pub mod tools;
