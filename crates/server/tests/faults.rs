@@ -8,6 +8,7 @@
 mod arriving;
 mod limits;
 mod changing;
+mod deleted;
 mod dying;
 mod growing;
 mod ring;
