@@ -190,6 +190,8 @@ table! {
         /// Bytes one connection may send before other connections get a turn.
         write_quantum: Bytes, Caches, "1MiB", "\"256KiB\"";
         /// Entries in the file cache (paths and open files) per worker.
+        ///
+        /// Paths that do not exist take at most an eighth of them.
         file_cache_entries: usize, Caches, "50000", "200000";
         /// Open files in the file cache per worker.
         file_cache_descriptors: usize, Caches, "what RLIMIT_NOFILE leaves", "4096";

@@ -124,6 +124,8 @@ pub enum Failure {
     Overloaded,
     /// Helper after helper died on the request.
     GivenUp,
+    /// The file does not hold any more what was sent of it.
+    Changed,
 }
 
 impl Failure {
@@ -133,7 +135,11 @@ impl Failure {
             Failure::NotFound | Failure::NameTooLong | Failure::Forbidden | Failure::NotRegular => {
                 true
             }
-            Failure::Exhausted | Failure::Io | Failure::Overloaded | Failure::GivenUp => false,
+            Failure::Exhausted
+            | Failure::Io
+            | Failure::Overloaded
+            | Failure::GivenUp
+            | Failure::Changed => false,
         }
     }
 

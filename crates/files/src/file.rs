@@ -34,6 +34,28 @@ impl From<Status> for Meta {
     }
 }
 
+impl Meta {
+    /// The version of the contents.
+    pub fn version(&self) -> Version {
+        Version {
+            size: self.size,
+            modified: self.modified,
+        }
+    }
+}
+
+/// A version of a file's contents, as far as size and modification time show it.
+///
+/// The inode's change time is left out on purpose: a rename over the file, an unlink or a chmod
+/// changes it, but not the contents.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Version {
+    /// Length in bytes.
+    pub size: u64,
+    /// Last change of the contents: seconds and nanoseconds since 1970.
+    pub modified: (i64, u32),
+}
+
 /// What is known of a file's answer to `RWF_NOWAIT`; it belongs to the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nowait {
@@ -122,18 +144,34 @@ impl OpenFile {
         &self.meta
     }
 
-    /// Whether the contents are still those of the time of opening, by size and modification time.
-    /// The loop checks this between two chunks of a body, so that a file rewritten in place is
-    /// never sent as a mix of both versions.
-    ///
-    /// The inode's change time is ignored on purpose: a rename over the file, an unlink or a chmod
-    /// changes it, but not the contents.
+    /// The version that the file has now. The loop compares it between two chunks of a body, so that
+    /// a file rewritten in place is never sent as a mix of two versions.
     ///
     /// # Errors
     /// As statx(2); does not block (`AT_STATX_DONT_SYNC`).
-    pub fn unchanged(&self) -> io::Result<bool> {
+    pub fn version(&self) -> io::Result<Version> {
         let now = status(self)?;
-        Ok(now.size == self.meta.size && now.modified == self.meta.modified)
+        Ok(Version {
+            size: now.size,
+            modified: now.modified,
+        })
+    }
+
+    /// Whether the file has been deleted, or replaced by another one: no name leads to it, and its
+    /// disk space becomes free when it is closed.
+    ///
+    /// # Errors
+    /// As [`OpenFile::version`].
+    pub fn is_deleted(&self) -> io::Result<bool> {
+        Ok(status(self)?.links == 0)
+    }
+
+    /// Whether the contents are still those of the time of opening.
+    ///
+    /// # Errors
+    /// As [`OpenFile::version`].
+    pub fn unchanged(&self) -> io::Result<bool> {
+        Ok(self.version()? == self.meta.version())
     }
 
     pub(crate) fn nowait(&self) -> Nowait {

@@ -10,6 +10,7 @@
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
 mod bytes;
+mod copy;
 mod open;
 pub(crate) mod symlinks;
 
@@ -26,7 +27,7 @@ use crate::protocol::{
 use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
 use crate::root::{Root, RootId, RootRules, Roots};
-use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
+use bytes::{memfd, memory, nameless, read_at, write_all_at};
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::mapping::Mapping;
 use headway_os::open::{NameLookup, find_directory};
@@ -185,6 +186,21 @@ impl Helper<'_> {
                 length,
             } => {
                 let content = self.copy(&exactly_one(&mut files)?, offset, length);
+                self.reply_opened(content, |content| Reply::Copy {
+                    job,
+                    content: content.map_err(errno_code),
+                })
+            }
+            Request::CopyChecked {
+                job,
+                sent,
+                checksum,
+                offset,
+                length,
+            } => {
+                let file = exactly_one(&mut files)?;
+                let next = offset..offset.saturating_add(length);
+                let content = self.copy_checked(&file, sent..offset, checksum, next);
                 self.reply_opened(content, |content| Reply::Copy {
                     job,
                     content: content.map_err(errno_code),
@@ -412,22 +428,6 @@ impl Helper<'_> {
         let parts = [IoSlice::new(&head), IoSlice::new(&self.contents[..length])];
         send_with_descriptors(&self.socket, &parts, files, Wait::Block)?;
         Ok(())
-    }
-
-    fn copy(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(OwnedFd, Meta), Errno> {
-        let end = offset.saturating_add(length.min(COPY_BYTES_MAX));
-        let copy = memfd()?;
-        let mut at = offset;
-        while at < end {
-            match read_at(file, &mut self.scratch, at, end)? {
-                0 => break,
-                count => {
-                    write_all(&copy, &self.scratch[..count])?;
-                    at += count as u64;
-                }
-            }
-        }
-        seal(copy)
     }
 
     /// Write a piece into the file it belongs to, which is made with the first of them.

@@ -40,11 +40,12 @@ mod resolve;
 mod deferred_close;
 mod revalidate;
 mod root;
+mod sent_prefix;
 pub mod service;
 
 pub use answer::{Answer, Failure, FoundFile, KnownFile, Probe};
 pub use deferred_close::DeferredCloses;
-pub use file::{Meta, OpenFile};
+pub use file::{Meta, OpenFile, Version};
 pub use file_cache::{CachedContents, Entry, FileCache, FileCacheLimits};
 pub use helper::{
     CustomTask, Tasks, enlarge_send_buffer, helper_main, helper_main_with, resolve_blocking,
@@ -61,3 +62,4 @@ pub use residency::{CHUNK_BYTES, PREFETCH_BYTES, ProbeKind, Residency, chunk_of,
 pub use resolve::{LoopResolver, RawAnswer, RawFile};
 pub use revalidate::{AbsentSiblings, Revalidation};
 pub use root::{RootConfig, RootError, RootId, RootVersions, Roots, Symlinks};
+pub use sent_prefix::{ContentChecksum, SentPrefix, Truncated};

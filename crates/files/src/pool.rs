@@ -149,6 +149,7 @@ pub struct Pool {
     /// Numbers of jobs that are like no other.
     spools: u64,
     custom_jobs: u64,
+    checked_copies: u64,
     jobs: Jobs,
     /// Lookups that wait until a helper has looked up the path of their root.
     held: Vec<HeldLookup>,
@@ -172,6 +173,7 @@ impl Pool {
             next_slot: 0,
             spools: 0,
             custom_jobs: 0,
+            checked_copies: 0,
             jobs: Jobs::default(),
             held: Vec::new(),
             waiting_since_ms: None,
@@ -551,6 +553,18 @@ fn request(job: u64, key: &JobKey) -> Request<'_> {
             job,
             offset: piece.offset,
             length: piece.length,
+        },
+        JobKey::CopyChecked {
+            sent,
+            checksum,
+            next,
+            ..
+        } => Request::CopyChecked {
+            job,
+            sent: *sent,
+            checksum: *checksum,
+            offset: next.offset,
+            length: next.length,
         },
         JobKey::Fetch(piece) => Request::Fetch {
             job,

@@ -8,7 +8,7 @@
 //! | message | descriptors |
 //! |---|---|
 //! | Root | the directory |
-//! | ReadIn, Copy, Fetch | the file |
+//! | ReadIn, Copy, CopyChecked, Fetch | the file |
 //! | List | the page known, if there is one |
 //! | DeferClose | one or more files |
 //! | Spool | the piece, and the file if there is one |
@@ -148,6 +148,20 @@ pub enum Request<'a> {
         /// The number of bytes.
         length: u64,
     },
+    /// Copy a piece of the attached file into a sealed memfd, if what was sent of the file before
+    /// still is in it.
+    CopyChecked {
+        /// The worker's number for this job.
+        job: u64,
+        /// Offset of the first byte that was sent.
+        sent: u64,
+        /// The checksum of the bytes from there to `offset`.
+        checksum: u64,
+        /// Offset of the first byte of the copy.
+        offset: u64,
+        /// The number of bytes of the copy.
+        length: u64,
+    },
     /// Say what the attached file holds, in the answer itself.
     Fetch {
         /// The worker's number for this job.
@@ -229,11 +243,12 @@ pub enum Reply {
         /// The attached page; `None` if it equals the page of the request; or why there is none.
         answer: Result<Option<Meta>, Failure>,
     },
-    /// Answer to Copy.
+    /// Answer to Copy and CopyChecked.
     Copy {
         /// The job answered.
         job: u64,
-        /// The attached contents, or an errno other than 0.
+        /// The attached contents, or an errno other than 0: `ESTALE` if the file does not hold what
+        /// was sent any more.
         content: Result<Meta, u32>,
     },
     /// Answer to Fetch.
@@ -334,6 +349,7 @@ encoding! {
         10 => Custom { job, payload: payload },
         11 => Fetch { job, length: fetched_length },
         12 => OpenRoot { job, path: path },
+        13 => CopyChecked { job, sent, checksum, offset, length },
     }
 }
 
@@ -397,6 +413,7 @@ encoding! {
         5 => Io,
         6 => Overloaded,
         7 => GivenUp,
+        8 => Changed,
     }
 }
 

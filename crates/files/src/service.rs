@@ -214,6 +214,7 @@ impl Service {
                 self.statistics.stalled += 1;
                 self.close(token);
             }
+            self.finder.maintain(self.now_ms);
             self.finder.pool.flush(self.now_ms);
             self.update_helpers();
             self.resume_accepting();
@@ -226,6 +227,7 @@ impl Service {
             (self.helpers_paused_until_ms > self.now_ms).then_some(self.helpers_paused_until_ms);
         let next = [
             self.finder.pool.next_ms(self.now_ms),
+            self.finder.deleted_search_ms,
             self.clients.next_ms(),
             self.paused_until_ms,
             rest,

@@ -3,7 +3,7 @@
 use crate::common;
 use common::{ROOT, Served, answer_text, directory, limits, open, put, resolved_with, roots};
 use headway_files::protocol::OpenMode;
-use headway_files::{Failure, OpenFile, Outcome, PoolLimits, Waiter};
+use headway_files::{Failure, OpenFile, Outcome, PoolLimits, SentPrefix, Waiter, read_nowait};
 use headway_os::fd_passing::pair;
 use std::fs;
 use std::rc::Rc;
@@ -138,4 +138,55 @@ fn failure_is_reported_when_contents_cannot_be_read() {
     let mut served = Served::new(&roots(tree.path(), &[], false));
     served.pool.submit_fetch(&file, 10, Waiter::new(1)).unwrap();
     assert_eq!(fetched(&mut served), Err(Failure::Io));
+}
+
+/// Changes the contents of a file.
+type Change = fn(&mut Vec<u8>);
+
+#[test]
+fn next_bytes_are_copied_only_if_the_file_holds_what_was_sent() {
+    let tree = directory();
+    let bytes: Vec<u8> = (0..50_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let changes: [(&str, Change, bool); 5] = [
+        ("nothing", |_| {}, true),
+        ("an append", |file| file.extend(b"more"), true),
+        ("a byte before the range", |file| file[99] ^= 1, true),
+        ("a byte that was sent", |file| file[70_000] ^= 1, false),
+        ("the end", |file| file.truncate(70_000), false),
+    ];
+    for (what, change, is_copied) in changes {
+        put(tree.path(), "log", &bytes);
+        let file = open(tree.path(), "log");
+        let mut sent = SentPrefix::new(file.meta().version(), 100);
+        sent.add(100, &bytes[100..60_000]);
+        sent.add(60_000, &bytes[60_000..100_000]);
+        let mut now = bytes.clone();
+        change(&mut now);
+        // Written into the same inode.
+        fs::write(tree.path().join("log"), &now).unwrap();
+        served
+            .pool
+            .submit_checked_copy(&file, &mut sent, 1000, Waiter::new(1))
+            .unwrap();
+        let done = served.until_done(1);
+        match &done[0].outcome {
+            Outcome::Copied {
+                content: Ok(copy),
+                offset,
+                ..
+            } => {
+                let mut copied = [0; 2000];
+                let length = read_nowait(copy, &mut copied, 0).unwrap();
+                assert_eq!((*offset, length), (100_000, Some(1000)));
+                assert!(copied[..1000] == bytes[100_000..101_000], "{what}");
+                assert!(is_copied, "{what}");
+            }
+            Outcome::Copied { content, .. } => {
+                assert_eq!(content.as_ref().unwrap_err(), &Failure::Changed, "{what}");
+                assert!(!is_copied, "{what}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
 }

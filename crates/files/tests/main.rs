@@ -4,6 +4,7 @@ mod common;
 
 mod contents;
 mod file_cache;
+mod floods;
 mod helper;
 mod pinner;
 mod pool;

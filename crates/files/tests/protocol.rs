@@ -45,6 +45,7 @@ fn failure() -> impl Strategy<Value = Failure> {
         Failure::Io,
         Failure::Overloaded,
         Failure::GivenUp,
+        Failure::Changed,
     ])
 }
 
@@ -126,6 +127,7 @@ proptest! {
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },
             Request::Copy { job, offset, length },
+            Request::CopyChecked { job, sent: length, checksum: job, offset, length },
             Request::DeferClose { job },
             Request::Release { job },
             Request::Spool { job, offset, directory: &path },

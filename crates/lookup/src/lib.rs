@@ -327,6 +327,23 @@ impl Lookup {
         }
     }
 
+    /// Forgets some of the cached files that have been deleted or replaced, so that a helper closes
+    /// them and their disk space becomes free. Looks at up to `count` entries, and returns whether
+    /// all of them have been looked at. Does not block.
+    pub fn forget_deleted(&mut self, count: usize, tracer: &Tracer) -> bool {
+        self.names.forget_deleted(count, |file| {
+            // A file without a status is looked at again next time.
+            tracer
+                .call(Call::Status, || file.is_deleted())
+                .unwrap_or(false)
+        })
+    }
+
+    /// Whether cached files are open.
+    pub fn has_open_files(&self) -> bool {
+        self.names.descriptors() > 0
+    }
+
     /// Sets the cache gauges of a snapshot.
     pub fn gauges(&self, counters: &mut Counters) {
         counters.precompressed_ignored = self.unusable_siblings;

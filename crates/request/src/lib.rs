@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use headway_files::{OpenFile, RootId};
+use headway_files::{OpenFile, RootId, SentPrefix};
 use headway_http::etag::Etag;
 use headway_metrics::MethodLabel;
 
@@ -235,6 +235,8 @@ pub struct Outgoing {
     pub status: u16,
     /// The method of the request, for the metrics.
     pub method: MethodLabel,
+    /// What was sent of the file, while there is more to send of it.
+    pub sent_prefix: Option<Box<SentPrefix>>,
 }
 
 impl Outgoing {
@@ -247,12 +249,14 @@ impl Outgoing {
             head_bytes,
             status,
             method: MethodLabel::Other,
+            sent_prefix: None,
         }
     }
 
     /// Drops the response.
     pub fn clear(&mut self) {
         self.pieces.clear();
+        self.sent_prefix = None;
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
     }
 
@@ -288,12 +292,36 @@ impl Outgoing {
         }
     }
 
+    /// Bytes of files that have not been sent yet.
+    pub fn file_left(&self) -> u64 {
+        let files = self.pieces.iter();
+        let files = files.filter(|piece| matches!(piece, Piece::File(..)));
+        files.map(Piece::bytes_left).sum()
+    }
+
     /// The range left of the next file piece.
     pub fn file_range(&self) -> Option<Range<u64>> {
         self.pieces.iter().find_map(|piece| match piece {
             Piece::File(_, range) => Some(range.clone()),
             _ => None,
         })
+    }
+
+    /// The file that the next file piece comes from, and the offset there. A copy in memory stands in
+    /// front of the rest of its file ([`Outgoing::substitute`]); other files in memory cannot change.
+    pub fn file_position(&self) -> Option<(&Rc<OpenFile>, u64)> {
+        let first = |piece: &Piece| matches!(piece, Piece::File(..));
+        let at = self.pieces.iter().position(first)?;
+        match (self.pieces.get(at), self.pieces.get(at + 1)) {
+            (Some(Piece::File(copy, copied)), next) if copy.is_memory() => match next {
+                Some(Piece::File(file, rest)) if !file.is_memory() => {
+                    Some((file, rest.start.checked_sub(copied.end - copied.start)?))
+                }
+                _ => None,
+            },
+            (Some(Piece::File(file, range)), _) => Some((file, range.start)),
+            _ => None,
+        }
     }
 
     /// The file of the next file piece.

@@ -2,8 +2,9 @@
 //! client that wants it.
 //!
 //! A chunk is read with a call that cannot block, and *after* that its file is compared with the
-//! version that was opened. So a buffered chunk belongs to one version of an open file. It can be
-//! sent any number of times without another system call, even if the file changes.
+//! version that was opened. So a buffered chunk belongs to that version. It can be sent any number of
+//! times without another system call, even if the file changes. A chunk of a file that has changed is
+//! for the response that has read it: no other one finds it.
 //!
 //! The number of buffers is fixed, and no connection holds one across loop iterations. Data that a
 //! socket did not accept is usually still here when the socket has room again; if not, it is read
@@ -15,7 +16,7 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use headway_files::{CHUNK_BYTES, OpenFile, Residency};
+use headway_files::{CHUNK_BYTES, OpenFile, Residency, Version};
 use headway_metrics::calls::{Call, Tracer};
 
 /// The most chunks that a caller of [`ChunkPool::fill`] may pin. The pool has at least twice as
@@ -72,10 +73,13 @@ impl BufferedChunk {
 pub enum ChunkRead {
     /// The chunk, or at least its first bytes, is in this buffer.
     Buffered(ChunkSlot),
+    /// The same, but the file has changed since it was opened, and has this version now. It is not
+    /// shorter.
+    Newer(ChunkSlot, Version),
     /// The first byte is not in the page cache.
     NotResident,
-    /// The file has changed since it was opened.
-    Changed,
+    /// The file has become shorter since it was opened.
+    Truncated,
     /// Reading or comparing failed.
     Failed(std::io::Error),
 }
@@ -99,6 +103,11 @@ impl ChunkPool {
         let slot = self.chunks.iter().position(holds)?;
         self.chunks[slot].used = true;
         Some(slot)
+    }
+
+    /// The offset of the first byte that the buffer holds.
+    pub(crate) fn start(&self, slot: ChunkSlot) -> u64 {
+        self.chunks[slot].start
     }
 
     /// Up to `length` bytes from `offset` on, as far as the buffer holds them.
@@ -131,16 +140,22 @@ impl ChunkPool {
         });
         // The comparison must come after the read: only then do the bytes belong to the version
         // that was opened.
-        let same = tracer.call(Call::Status, || file.unchanged());
-        match (read, same) {
+        let version = tracer.call(Call::Status, || file.version());
+        match (read, version) {
+            (_, Ok(version)) if version.size < file.meta().size => ChunkRead::Truncated,
             // A read of 0 bytes means that the file is shorter than its size said.
-            (_, Ok(false)) | (Ok(Some(0)), _) => ChunkRead::Changed,
+            (Ok(Some(0)), _) => ChunkRead::Truncated,
             (Err(error), _) | (_, Err(error)) => ChunkRead::Failed(error),
-            (Ok(None), Ok(true)) => ChunkRead::NotResident,
-            (Ok(Some(count)), Ok(true)) => {
+            (Ok(None), Ok(_)) => ChunkRead::NotResident,
+            (Ok(Some(count)), Ok(version)) => {
                 chunk.length += count;
-                chunk.used = true;
-                ChunkRead::Buffered(slot)
+                if version == file.meta().version() {
+                    chunk.used = true;
+                    return ChunkRead::Buffered(slot);
+                }
+                chunk.file = Weak::new();
+                chunk.used = false;
+                ChunkRead::Newer(slot, version)
             }
         }
     }
@@ -285,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_is_discarded_when_the_file_was_rewritten_before_the_read() {
+    fn chunk_is_found_by_no_other_response_when_the_file_was_rewritten_before_the_read() {
         let mut all = Fixture::of(2);
         all.fill_chunk(0);
         let path = all.directory.path().join("file");
@@ -298,7 +313,7 @@ mod tests {
             &[],
             (&Residency::detect(), &Tracer::disabled()),
         );
-        assert!(matches!(filled, ChunkRead::Changed));
+        assert!(matches!(filled, ChunkRead::Newer(..)));
         assert!(all.pool.find(&file, CHUNK_BYTES).is_none());
         assert!(
             all.holds(0),

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use headway_files::{CHUNK_BYTES, OpenFile};
+use headway_files::{CHUNK_BYTES, OpenFile, SentPrefix, Truncated, Version};
 use headway_request::{Outgoing, Piece};
 
 use super::chunk_pool::{ChunkPool, ChunkRead, ChunkSlot, PINNED_CHUNKS_MAX};
@@ -43,6 +43,27 @@ pub(crate) struct Batch {
 impl Batch {
     fn end(&self) -> u64 {
         self.start + self.length
+    }
+
+    /// Shortens the batch so that it ends at `end`.
+    fn cut(&mut self, end: u64, chunks: &ChunkPool) {
+        while self.count > 0 && chunks.start(self.slots[self.count - 1]) >= end {
+            self.count -= 1;
+        }
+        self.length = self.length.min(end.saturating_sub(self.start));
+    }
+
+    /// Adds the first `sent` bytes, which stand at `offset` in the file, to what was sent.
+    pub(crate) fn record(&self, chunks: &ChunkPool, offset: u64, sent: u64, to: &mut SentPrefix) {
+        let mut slices = [IoSlice::new(&[]); PINNED_CHUNKS_MAX];
+        let used = self.append(chunks, &mut slices, 0);
+        let (mut offset, mut left) = (offset, sent as usize);
+        for bytes in &slices[..used] {
+            let bytes = &bytes[..bytes.len().min(left)];
+            to.add(offset, bytes);
+            offset += bytes.len() as u64;
+            left -= bytes.len();
+        }
     }
 
     /// Appends the bytes to `slices`, of which `used` are in use, and returns the new number in
@@ -90,12 +111,13 @@ pub(crate) fn send_some(
         Piece::File(file, range) => Some((at, file, range)),
         _ => None,
     });
+    let prefix = outgoing.sent_prefix.as_deref_mut();
     let batch = match file {
         Some((at, _, range)) if range.is_empty() => {
             outgoing.pieces.remove(at);
             return None;
         }
-        Some((_, file, range)) => match collect_batch(file, range, context) {
+        Some((_, file, range)) => match collect_batch(file, range, prefix, context) {
             Ok(batch) => batch,
             Err(progress) => return Some(progress),
         },
@@ -105,10 +127,11 @@ pub(crate) fn send_some(
 }
 
 /// Finds or reads the next chunks, up to the quantum. Returns an error only if there is nothing to
-/// send before it.
+/// send before it, or what was sent must be compared with the file first.
 fn collect_batch(
     file: &Rc<OpenFile>,
     range: &Range<u64>,
+    mut prefix: Option<&mut SentPrefix>,
     context: &mut SendContext<'_>,
 ) -> Result<Batch, SendProgress> {
     let mut batch = Batch {
@@ -122,27 +145,56 @@ fn collect_batch(
     };
     while batch.count < PINNED_CHUNKS_MAX && batch.end() < end {
         let at = batch.end();
-        let slot = match context.chunks.find(file, at) {
+        let (slot, version) = match context.chunks.find(file, at) {
             Some(slot) => {
                 context.counters.chunks_buffered += 1;
-                slot
+                (slot, file.meta().version())
             }
             None if readable == 0 => break,
             None => {
                 let piece = at..chunk::end(at, range.end).min(at + readable);
                 readable -= piece.end - piece.start;
                 match read(file, piece, range.end, &batch, context) {
-                    Ok(slot) => slot,
+                    Ok(read) => read,
                     Err(_) if batch.count > 0 => break,
                     Err(progress) => return Err(progress),
                 }
             }
         };
+        match note_version(file, version, prefix.as_deref_mut()) {
+            Ok(()) => {}
+            Err(_) if batch.count > 0 => break,
+            Err(progress) => return Err(progress),
+        }
         batch.slots[batch.count] = slot;
         batch.count += 1;
         batch.length += context.chunks.bytes(slot, at, end - at).len() as u64;
     }
+    if let Some(prefix) = prefix
+        && !file.is_memory()
+    {
+        if prefix.is_due(range) {
+            return Err(SendProgress::Unchecked(file.clone(), range.clone()));
+        }
+        batch.cut(prefix.sendable_end(range), context.chunks);
+    }
     Ok(batch)
+}
+
+/// Whether bytes of this version may follow what was sent. They may not if the file has changed and
+/// there is nothing to compare: the header already says which version it is.
+fn note_version(
+    file: &OpenFile,
+    version: Version,
+    prefix: Option<&mut SentPrefix>,
+) -> Result<(), SendProgress> {
+    let noted = match prefix {
+        // A copy of any version is a file of its own.
+        Some(prefix) if !file.is_memory() => prefix.note(version),
+        _ if version == file.meta().version() => Ok(()),
+        _ => Err(Truncated),
+    };
+    noted.map_err(|Truncated| SendProgress::Changed)
 }
 
 /// Reads `piece`, which lies within one chunk of a response that ends at `end`.
@@ -152,7 +204,7 @@ fn read(
     end: u64,
     batch: &Batch,
     context: &mut SendContext<'_>,
-) -> Result<ChunkSlot, SendProgress> {
+) -> Result<(ChunkSlot, Version), SendProgress> {
     let start = piece.start;
     chunk::expect_cached(file, start..end, context)?;
     let pinned = &batch.slots[..batch.count];
@@ -160,9 +212,10 @@ fn read(
         .chunks
         .fill(file, piece, pinned, (context.residency, context.tracer))
     {
-        ChunkRead::Buffered(slot) => Ok(slot),
+        ChunkRead::Buffered(slot) => Ok((slot, file.meta().version())),
+        ChunkRead::Newer(slot, version) => Ok((slot, version)),
         ChunkRead::NotResident => Err(chunk::not_resident(file, start, context)),
-        ChunkRead::Changed => Err(SendProgress::Changed),
+        ChunkRead::Truncated => Err(SendProgress::Changed),
         ChunkRead::Failed(error) => Err(chunk::classify_read_error(&error, file, start, context)),
     }
 }

@@ -3,9 +3,11 @@
 //!
 //! Files leave in one of two ways. [`copy`], the default, reads a chunk into the worker's memory
 //! with a call that cannot block, then checks that the file is unchanged, then sends the chunk. In
-//! this order every byte sent belongs to the version that was opened; if the file changes, the
-//! connection closes before the promised length. [`sendfile`] passes the file's own pages to the
-//! socket. This saves the copy, but data that is still in the socket changes when the file is
+//! this order every byte sent belongs to the version that was opened. If the file changes, what was
+//! sent is compared with it ([`headway_files::SentPrefix`]): a file that was only appended to or
+//! touched is sent up to the promised length, otherwise the connection closes before it. [`sendfile`]
+//! passes the file's own pages to the socket. This saves the copy, but there is nothing to compare, so
+//! every change closes the connection. Data that is still in the socket changes when the file is
 //! rewritten in place, and the change may go unnoticed.
 //!
 //! A research server may have another way, which implements [`SendFiles`].
@@ -39,7 +41,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use headway_config::SendMethod;
-use headway_files::{OpenFile, Residency};
+use headway_files::{OpenFile, Residency, SentPrefix};
 use headway_metrics::Counters;
 use headway_metrics::calls::{Call, Tracer};
 use headway_request::Outgoing;
@@ -90,6 +92,9 @@ pub enum SendProgress {
     ResidencyUnknown(Rc<OpenFile>, u64),
     /// The file was rewritten or truncated while it was sent.
     Changed,
+    /// The file has changed, and is not shorter. A helper must compare what was sent with it, and copy
+    /// what follows in this range.
+    Unchecked(Rc<OpenFile>, Range<u64>),
     /// The file could not be read.
     Unreadable,
     /// The client has disconnected.
@@ -179,16 +184,34 @@ pub(crate) fn send_memory(
     });
     match sent {
         Ok(sent) => {
-            account_sent(outgoing, sent as u64, context);
             let left = length - sent as u64;
             if batch.length > 0 {
+                record_sent(outgoing, batch, left, context.chunks);
                 batch.update_write_hint(left, context);
             }
+            account_sent(outgoing, sent as u64, context);
             // A short count means that the socket is full; another call would only return EAGAIN.
             (left > 0).then_some(SendProgress::SocketFull)
         }
         Err(error) => classify_send_error(error),
     }
+}
+
+/// Records the bytes of `batch` that were sent, all but the last `left`, unless they were the last
+/// ones of the file: then nothing can follow that does not belong to them.
+fn record_sent(outgoing: &mut Outgoing, batch: &Batch, left: u64, chunks: &ChunkPool) {
+    let file_left = outgoing.file_left();
+    let sent = batch.length.saturating_sub(left);
+    if sent == 0 || sent == file_left {
+        return;
+    }
+    let Some((file, offset)) = outgoing.file_position() else {
+        return;
+    };
+    let opened = file.meta().version();
+    let prefix = &mut outgoing.sent_prefix;
+    let prefix = prefix.get_or_insert_with(|| Box::new(SentPrefix::new(opened, offset)));
+    batch.record(chunks, offset, sent, prefix);
 }
 
 pub(crate) fn account_sent(outgoing: &mut Outgoing, sent: u64, context: &mut SendContext<'_>) {

@@ -155,6 +155,7 @@ impl Worker {
             self.router.gateway.maintain(&mut self.context);
             self.apply_settled();
         }
+        self.router.files.maintain(&self.context);
         self.acceptor.listeners.resume(
             self.context.now_ms,
             &mut self.context.events,
@@ -182,6 +183,7 @@ impl Worker {
             context.draining_until_ms,
             self.acceptor.next_ms(context),
             self.router.gateway.next_ms(context),
+            self.router.files.next_ms(),
             self.helpers.next_ms(),
         ];
         let next = due.into_iter().flatten().min()?;

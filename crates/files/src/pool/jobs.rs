@@ -45,6 +45,14 @@ pub(super) enum JobKey {
     List(RootId, u32, Box<[u8]>),
     ReadIn(VersionedRange),
     Copy(VersionedRange),
+    /// Never equal to another: each is about what one response has sent.
+    CopyChecked {
+        number: u64,
+        /// Offset of the first byte that was sent.
+        sent: u64,
+        checksum: u64,
+        next: VersionedRange,
+    },
     /// A whole file.
     Fetch(VersionedRange),
     /// Never equal to another: each has a number.

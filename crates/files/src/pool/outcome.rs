@@ -14,6 +14,9 @@ use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// What a helper says of a file that does not hold any more what was sent of it.
+const STALE: u32 = Errno::STALE.raw_os_error().unsigned_abs();
+
 /// A finished job.
 #[derive(Debug)]
 pub struct Done {
@@ -77,7 +80,7 @@ pub enum Outcome {
         /// says the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
-    /// Outcome of [`crate::Pool::submit_copy`].
+    /// Outcome of [`crate::Pool::submit_copy`] and [`crate::Pool::submit_checked_copy`].
     Copied {
         /// The file's device.
         device: u64,
@@ -185,12 +188,14 @@ impl Arrived<'_> {
             }
             (JobKey::Copy(piece), Reply::Copy { content, .. }) => {
                 let content = self.memory(content.map_err(failure_of))?;
-                Ok(Outcome::Copied {
-                    device: piece.device,
-                    inode: piece.inode,
-                    offset: piece.offset,
-                    content,
-                })
+                Ok(copied(&piece, content))
+            }
+            (JobKey::CopyChecked { next, .. }, Reply::Copy { content, .. }) => {
+                let content = content.map_err(|errno| match errno {
+                    STALE => Failure::Changed,
+                    errno => failure_of(errno),
+                });
+                Ok(copied(&next, self.memory(content)?))
             }
             (
                 JobKey::Fetch(VersionedRange { device, inode, .. }),
@@ -308,17 +313,9 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
             offset,
             result: Err(failure),
         },
-        JobKey::Copy(VersionedRange {
-            device,
-            inode,
-            offset,
-            ..
-        }) => Outcome::Copied {
-            device,
-            inode,
-            offset,
-            content: Err(failure),
-        },
+        JobKey::Copy(piece) | JobKey::CopyChecked { next: piece, .. } => {
+            copied(&piece, Err(failure))
+        }
         JobKey::Fetch(VersionedRange { device, inode, .. }) => Outcome::Fetched {
             device,
             inode,
@@ -328,6 +325,16 @@ pub(super) fn failed(key: JobKey, failure: Failure) -> Outcome {
         JobKey::Custom { .. } => Outcome::Custom {
             answer: Err(failure),
         },
+    }
+}
+
+/// A piece has been copied, or not.
+fn copied(piece: &VersionedRange, content: Result<Rc<OpenFile>, Failure>) -> Outcome {
+    Outcome::Copied {
+        device: piece.device,
+        inode: piece.inode,
+        offset: piece.offset,
+        content,
     }
 }
 

@@ -5,6 +5,7 @@ use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
 use crate::root::RootId;
+use crate::sent_prefix::SentPrefix;
 use std::rc::Rc;
 
 /// A lookup beneath a root whose path a helper has to look up first.
@@ -151,6 +152,30 @@ impl Pool {
             Some(file),
             Some(waiter),
         )
+    }
+
+    /// Copies the next `length` bytes of a file that has changed, if the file still holds what a
+    /// response has sent of it. The comparison reads all of that again.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn submit_checked_copy(
+        &mut self,
+        file: &Rc<OpenFile>,
+        sent: &mut SentPrefix,
+        length: u64,
+        waiter: Waiter,
+    ) -> Result<(), Full> {
+        self.statistics.copies += 1;
+        self.checked_copies += 1;
+        let (range, checksum) = sent.begin_check();
+        let key = JobKey::CopyChecked {
+            number: self.checked_copies,
+            sent: range.start,
+            checksum,
+            next: piece(file, range.end, length),
+        };
+        self.enqueue(key, Some(file), Some(waiter))
     }
 
     /// Whether [`Pool::submit_fetch`] is the way to get this many bytes of a cold file. The kernel's

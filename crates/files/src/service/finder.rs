@@ -24,6 +24,9 @@ use std::rc::Rc;
 /// Remembered names given up when descriptors run out, a few at a time.
 const EVICTION_BATCH: usize = 64;
 
+/// How often cached files are searched for deleted ones. A look at one takes half a microsecond.
+const DELETED_SEARCH_MS: u64 = 5_000;
+
 /// One request that a helper works for.
 #[derive(Debug)]
 struct PendingRequest {
@@ -65,6 +68,8 @@ pub(super) struct Finder {
     prefetch_max: u64,
     /// Pins small files that a client had to wait for.
     pub(super) pinner: Option<Pinner>,
+    /// When cached files are searched for deleted ones.
+    pub(super) deleted_search_ms: Option<u64>,
     pending: HashMap<u64, PendingRequest>,
     next: u64,
     pub(super) sources: Sources,
@@ -103,6 +108,7 @@ impl Finder {
             revalidate_ms,
             prefetch_max,
             pinner: None,
+            deleted_search_ms: None,
             pending: HashMap::new(),
             next: 0,
             sources: Sources::default(),
@@ -237,6 +243,21 @@ impl Finder {
     /// Descriptors have run out: forget names that hold some.
     pub(super) fn evict_descriptors(&mut self) {
         self.file_cache.evict_descriptors(EVICTION_BATCH);
+    }
+
+    /// Searches for cached files that have been deleted, which occupy the disk while they are open.
+    pub(super) fn maintain(&mut self, now_ms: u64) {
+        if self.file_cache.descriptors() == 0 {
+            self.deleted_search_ms = None;
+        } else if now_ms
+            >= *self
+                .deleted_search_ms
+                .get_or_insert(now_ms + DELETED_SEARCH_MS)
+        {
+            let is_deleted = |file: &OpenFile| file.is_deleted().unwrap_or(false);
+            self.file_cache.forget_deleted(usize::MAX, is_deleted);
+            self.deleted_search_ms = Some(now_ms + DELETED_SEARCH_MS);
+        }
     }
 
     /// Which root a path is below, and the rest of it. Only strings: the kernel confines what

@@ -23,9 +23,18 @@ use crate::worker::context::LoopContext;
 /// more.
 const FILES_EVICTED_PER_PAUSE: usize = 64;
 
+/// How often cached files are searched for deleted ones, which occupy the disk while they are open.
+const DELETED_SEARCH_MS: u64 = 5_000;
+/// How many of them are looked at in one iteration, and the time to the next part of a search. A look
+/// takes half a microsecond.
+const DELETED_SEARCH_BATCH: usize = 256;
+const DELETED_SEARCH_PAUSE_MS: u64 = 50;
+
 /// The caches of files and of their responses.
 pub(super) struct StaticFiles {
     pub lookup: Lookup,
+    /// When the search for deleted files goes on.
+    deleted_search_ms: u64,
     response_cache: ResponseCache,
     /// The socket of the process that pins small files for all workers, if there is one.
     pinner: Option<PinnerSocket>,
@@ -37,6 +46,7 @@ impl StaticFiles {
     pub(super) fn new(config: &Config, lookup: Lookup, pinner: Option<PinnerSocket>) -> Self {
         Self {
             lookup,
+            deleted_search_ms: u64::MAX,
             response_cache: ResponseCache::new(config.response_cache_max_bytes),
             pinner,
             body: Vec::new(),
@@ -57,6 +67,28 @@ impl StaticFiles {
             let _ = context.pool.submit_refresh(root, path);
         }
         Some(found.entry)
+    }
+
+    /// Searches for cached files that have been deleted. Runs once per iteration.
+    pub(super) fn maintain(&mut self, context: &LoopContext) {
+        let now_ms = context.now_ms;
+        if !self.lookup.has_open_files() {
+            self.deleted_search_ms = u64::MAX;
+        } else if self.deleted_search_ms == u64::MAX {
+            self.deleted_search_ms = now_ms + DELETED_SEARCH_MS;
+        } else if now_ms >= self.deleted_search_ms {
+            let tracer = &context.tracer;
+            let pause_ms = match self.lookup.forget_deleted(DELETED_SEARCH_BATCH, tracer) {
+                true => DELETED_SEARCH_MS,
+                false => DELETED_SEARCH_PAUSE_MS,
+            };
+            self.deleted_search_ms = now_ms + pause_ms;
+        }
+    }
+
+    /// When [`StaticFiles::maintain`] has something to do.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        (self.deleted_search_ms < u64::MAX).then_some(self.deleted_search_ms)
     }
 
     /// Sets the gauges of a snapshot.

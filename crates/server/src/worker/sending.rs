@@ -9,7 +9,7 @@ use std::rc::Rc;
 use headway_config::Config;
 use headway_connection::{Connection, Next, Phase};
 use headway_event::Interest;
-use headway_files::{CHUNK_BYTES, Failure, OpenFile, PREFETCH_BYTES};
+use headway_files::{CHUNK_BYTES, Failure, Full, OpenFile, PREFETCH_BYTES};
 use headway_http::{Framing, Status};
 use headway_metrics::Counters;
 use headway_metrics::calls::Call;
@@ -129,6 +129,12 @@ impl LoopContext {
             SendProgress::ResidencyUnknown(file, offset) => {
                 return self.request_chunk(connection, request, &file, offset, true);
             }
+            SendProgress::Unchecked(file, left) => {
+                return self.check_sent(connection, request, &file, &left);
+            }
+            SendProgress::Changed if connection.outgoing.sent_bytes == 0 => {
+                return self.start_again(connection, request);
+            }
             SendProgress::Changed => {
                 self.counters.chunks_changed += 1;
                 return self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE);
@@ -190,6 +196,39 @@ impl LoopContext {
         }
     }
 
+    /// Has a helper compare what was sent with a file that has changed, and copy the next bytes.
+    fn check_sent(
+        &mut self,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+        file: &Rc<OpenFile>,
+        left: &Range<u64>,
+    ) -> Next {
+        let times = request.count_helper_request(left.start);
+        let waiter = connection.waiter(&request);
+        let length = CHUNK_BYTES.min(left.end - left.start);
+        let submitted = match &mut connection.outgoing.sent_prefix {
+            Some(sent) if times <= HELPER_REQUESTS_MAX => {
+                self.pool.submit_checked_copy(file, sent, length, waiter)
+            }
+            _ => Err(Full),
+        };
+        match submitted {
+            Ok(()) => self.wait_for_helper(connection, request, Phase::AwaitChunk),
+            Err(Full) => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    /// The file has changed before anything was sent: the new version is sent.
+    fn start_again(&mut self, connection: &mut Connection, mut request: Box<Request>) -> Next {
+        self.counters.chunks_changed += 1;
+        if request.count_helper_request(0) > HELPER_REQUESTS_MAX {
+            return self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE);
+        }
+        connection.outgoing.clear();
+        Next::Start(request)
+    }
+
     /// Sends a helper's copy of the next bytes. The file is compared only after the copy was made,
     /// because the copy itself does not show that the file was rewritten.
     pub(super) fn send_copy(
@@ -198,12 +237,33 @@ impl LoopContext {
         request: Box<Request>,
         copy: &Rc<OpenFile>,
     ) -> Next {
-        let file = connection.outgoing.file();
-        if file.is_some_and(|file| !self.is_unchanged(file)) {
-            return self.after_send(connection, request, SendProgress::Changed);
+        let progress = self.check_copy(&mut connection.outgoing, copy);
+        if let Some(progress) = progress {
+            return self.after_send(connection, request, progress);
         }
         connection.outgoing.substitute(copy.clone());
         self.continue_sending(connection, request)
+    }
+
+    /// Whether a copy may not be sent: the file has changed, or what was sent must be compared first.
+    fn check_copy(&self, outgoing: &mut Outgoing, copy: &OpenFile) -> Option<SendProgress> {
+        let (file, left) = (outgoing.file()?.clone(), outgoing.file_range()?);
+        let Some(sent) = outgoing.sent_prefix.as_deref_mut() else {
+            return (!self.is_unchanged(&file)).then_some(SendProgress::Changed);
+        };
+        if sent.end_check() {
+            // A shorter copy: the file was truncated while it was compared.
+            let length = CHUNK_BYTES.min(left.end - left.start);
+            return (copy.meta().size < length).then_some(SendProgress::Changed);
+        }
+        // Without its status, reading the file will report the error.
+        let version = self.tracer.call(Call::Status, || file.version());
+        if version.is_ok_and(|version| sent.note(version).is_err()) {
+            return Some(SendProgress::Changed);
+        }
+        sent.note_unknown();
+        sent.is_due(&left)
+            .then_some(SendProgress::Unchecked(file, left))
     }
 
     /// A helper could not read the chunk: because of a disk error, or a temporary shortage.
@@ -215,6 +275,7 @@ impl LoopContext {
     ) -> Next {
         match failure {
             Failure::Io => self.after_send(connection, request, SendProgress::Unreadable),
+            Failure::Changed => self.after_send(connection, request, SendProgress::Changed),
             _ => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
         }
     }
@@ -411,7 +472,9 @@ pub(super) fn status_of(failure: Failure) -> Status {
         Failure::NotFound => Status::NOT_FOUND,
         Failure::NameTooLong => Status::NOT_FOUND,
         Failure::Forbidden | Failure::NotRegular => Status::FORBIDDEN,
-        Failure::Exhausted | Failure::Overloaded | Failure::GivenUp => Status::SERVICE_UNAVAILABLE,
+        Failure::Exhausted | Failure::Overloaded | Failure::GivenUp | Failure::Changed => {
+            Status::SERVICE_UNAVAILABLE
+        }
         Failure::Io => Status::INTERNAL_SERVER_ERROR,
     }
 }

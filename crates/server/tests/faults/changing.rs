@@ -159,22 +159,6 @@ fn connection_closes_early_when_the_file_is_truncated_while_sent() {
 }
 
 #[test]
-fn growing_file_closes_early_and_is_complete_for_the_next_request() {
-    let root = root();
-    let path = root.path().join("large");
-    let old = contents(0, large());
-    fs::write(&path, &old).unwrap();
-    let served = Served::start(config(root.path(), "revalidate = '0ms'"));
-    let mut client = begin(&served, "/large");
-    let mut file = fs::File::options().append(true).open(&path).unwrap();
-    file.write_all(b"more").unwrap();
-    let body = read_to_close(&mut client, usize::MAX);
-    assert!(body.len() < old.len() && old.starts_with(&body));
-    let next = served.get("/large").body;
-    assert!(next.len() == old.len() + 4 && next.ends_with(b"more"));
-}
-
-#[test]
 fn new_version_is_served_when_a_file_changes_before_the_helper_reads_it() {
     let root = root();
     let path = root.path().join("file");

@@ -80,9 +80,12 @@ impl StaticFiles {
             }
         };
         context.counters.response_cache_misses += 1;
-        context.counters.response_cache_insertions += 1;
-        self.offer_for_pinning(context, entry, &file);
-        self.response_cache.insert(entry, variant, &content);
+        // What a scan asks for once must not evict what is in use.
+        if entry.is_cached() {
+            context.counters.response_cache_insertions += 1;
+            self.offer_for_pinning(context, entry, &file);
+            self.response_cache.insert(entry, variant, &content);
+        }
         Ok(content)
     }
 

@@ -1,0 +1,42 @@
+//! Tests of disk space: a file that has been deleted or replaced is closed without a request.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::tools::*;
+use crate::support::{Served, TIMEOUT, config};
+
+/// Whether a file of this name is open in this process, where no name leads to it any more.
+fn is_held(path: &Path) -> bool {
+    let deleted = format!("{} (deleted)", path.display());
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    open.filter_map(|one| fs::read_link(one.path()).ok())
+        .any(|target| target.to_str() == Some(&deleted))
+}
+
+#[test]
+fn deleted_files_are_closed_by_a_helper_without_a_request() {
+    let root = root();
+    let names = ["large", "replaced", "small"];
+    for (name, size) in names.iter().zip([3_000_000, 300_000, 1_000]) {
+        fs::write(root.path().join(name), contents(0, size)).unwrap();
+    }
+    for helpers in ["helpers = 2", "helpers = 'io_uring'"] {
+        let mut served = Served::start(config(root.path(), helpers));
+        for name in names {
+            assert_eq!(served.get(&format!("/{name}")).status, 200);
+        }
+        fs::rename(root.path().join("large"), root.path().join("new")).unwrap();
+        fs::copy(root.path().join("new"), root.path().join("large")).unwrap();
+        fs::remove_file(root.path().join("new")).unwrap();
+        let begun = Instant::now();
+        while is_held(&root.path().join("new")) {
+            assert!(begun.elapsed() < TIMEOUT, "{helpers}: the file is held");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let counters = served.snapshot().counters;
+        assert_eq!(counters.file_cache_descriptors, 2, "{helpers}");
+        assert!(counters.deferred_closes > 0, "{helpers}");
+    }
+}
