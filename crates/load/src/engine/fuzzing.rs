@@ -1,4 +1,4 @@
-//! What `fuzz/` reaches and nobody else: the parser of responses, fed in pieces.
+//! What `fuzz/` reaches and no other crate: the parser of responses, fed in pieces.
 
 use super::response::{Response, ResponseProgress};
 
