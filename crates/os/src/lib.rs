@@ -20,6 +20,7 @@ pub mod syn_filter;
 pub mod privileges;
 pub mod published;
 pub mod process;
+pub mod replace;
 pub mod residency;
 pub mod fd_passing;
 pub mod ring;
