@@ -24,7 +24,7 @@ use crate::protocol::{
 };
 use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
-use crate::root::{Root, RootId, Roots};
+use crate::root::{PathRule, Root, RootId, Roots};
 use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::mapping::Mapping;
@@ -148,12 +148,18 @@ impl Helper<'_> {
                 siblings,
                 dotfiles,
                 index,
+                rules,
             } => {
+                let rules = rules.into_iter().map(|(kind, text)| PathRule {
+                    kind,
+                    text: text.into_owned(),
+                });
                 let known = Root {
                     directory: exactly_one(&mut files)?,
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
+                    rules: rules.collect(),
                 };
                 self.add_root(root, known)
             }

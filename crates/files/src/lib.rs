@@ -60,4 +60,4 @@ pub use pool::{
 pub use residency::{CHUNK_BYTES, PREFETCH_BYTES, ProbeKind, Residency, chunk_of, read_nowait};
 pub use resolve::{LoopResolver, RawAnswer, RawFile};
 pub use revalidate::{AbsentSiblings, Revalidation};
-pub use root::{RootConfig, RootError, RootId, Roots};
+pub use root::{PathRule, RootConfig, RootError, RootId, Roots, RuleKind};

@@ -109,7 +109,7 @@ pub enum SlotState {
 /// use std::rc::Rc;
 /// use headway_files::{Answer, Outcome, Pool, PoolLimits, RootConfig, RootId, Roots, Waiter, helper_main};
 ///
-/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false };
+/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false, rules: vec![] };
 /// let roots = Rc::new(Roots::open(&[site])?);
 /// let mut pool = Pool::new(PoolLimits::default(), roots);
 /// let (worker, helper) = headway_os::fd_passing::pair()?;

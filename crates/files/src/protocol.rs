@@ -23,7 +23,7 @@ mod fields;
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
-use crate::root::RootId;
+use crate::root::{RootId, RuleKind};
 use fields::{contents_if_any, contents_or_errno, fetched_length, inline_result, path, payload};
 pub use headway_os::codec::Malformed;
 use headway_os::codec::{Field, decode};
@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No request is longer.
@@ -43,6 +43,8 @@ pub const FETCH_BYTES_MAX: usize = 64 * 1024;
 pub const REPLY_BYTES_MAX: usize = 256 + FETCH_BYTES_MAX;
 /// All index names of one root together, with four bytes of length each, are not longer.
 pub const INDEX_BYTES_MAX: usize = 4096;
+/// All rules of one root together, with five bytes for each, are not longer.
+pub const RULE_BYTES_MAX: usize = 4096;
 /// The payload of a custom job is not longer.
 pub const CUSTOM_JOB_BYTES_MAX: usize = 8192;
 /// The result of a custom job is in the answer up to this length, and in a memfd beyond it.
@@ -85,6 +87,8 @@ pub enum Request<'a> {
         dotfiles: bool,
         /// Index names.
         index: Vec<Cow<'a, str>>,
+        /// Which names are not listed, in the order of [`PathRule`](crate::PathRule).
+        rules: Vec<(RuleKind, Cow<'a, str>)>,
     },
     /// Look up a path.
     Lookup {
@@ -282,7 +286,7 @@ impl Reply {
 encoding! {
     enum<'b> Request {
         1 => Hello { version, roots },
-        2 => Root { root, siblings, dotfiles, index },
+        2 => Root { root, siblings, dotfiles, index, rules },
         3 => Lookup { job, root, want, path: path },
         4 => ReadIn { job, offset, length },
         5 => List { job, root, path: path },
@@ -306,6 +310,15 @@ encoding! {
         135 => Spooled { job, made, errno },
         136 => Custom { job, answer },
         137 => Fetched { job, content: contents_or_errno },
+    }
+}
+
+encoding! {
+    enum RuleKind {
+        0 => PublicBelow,
+        1 => InternalBelow,
+        2 => PublicSuffix,
+        3 => InternalSuffix,
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) trait Opener {
 /// # Example
 /// ```
 /// use headway_files::{Answer, DeferredCloses, LoopResolver, Probe, RootConfig, RootId, Roots};
-/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
+/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false, rules: vec![] };
 /// let roots = Roots::open(&[site])?;
 /// let resolver = LoopResolver { roots: &roots, deferred: &DeferredCloses::new() };
 /// // A helper is asked where this answers `WouldBlock`.
@@ -333,6 +333,7 @@ mod tests {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            rules: Vec::new(),
         };
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.
@@ -343,6 +344,7 @@ mod tests {
             index: vec![],
             siblings: false,
             dotfiles: false,
+            rules: Vec::new(),
         });
         let deferred = DeferredCloses::new();
         let resolve = |roots, path: &[u8]| {

@@ -156,6 +156,7 @@ fn every_root_is_its_own_when_there_are_many() {
                 index,
                 siblings: false,
                 dotfiles: false,
+                rules: Vec::new(),
             }
         })
         .collect();
@@ -459,7 +460,7 @@ fn small_file_is_read_in_when_it_is_resolved() {
 fn helper_ends_with_an_error_when_a_request_is_malformed() {
     for message in [
         &b"\xffnonsense"[..],
-        b"\x01\x09\x00\x00\x00\x00\x00",
+        b"\x01\xff\xff\x00\x00\x00\x00",
         b"\x04",
     ] {
         let (worker, socket) = pair().unwrap();

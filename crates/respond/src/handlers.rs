@@ -159,6 +159,7 @@ impl Routes {
             index: Vec::new(),
             siblings: false,
             dotfiles: false,
+            rules: Vec::new(),
         })
         .collect()
     }

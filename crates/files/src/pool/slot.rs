@@ -93,6 +93,11 @@ impl Slot {
                         .iter()
                         .map(|name| Cow::Borrowed(name.as_str()))
                         .collect(),
+                    rules: root
+                        .rules
+                        .iter()
+                        .map(|rule| (rule.kind, Cow::Borrowed(rule.text.as_str())))
+                        .collect(),
                 },
             };
             encode_request(&message, &mut bytes);

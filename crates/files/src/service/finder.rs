@@ -377,6 +377,7 @@ fn config(root: &Path) -> RootConfig {
         index: Vec::new(),
         siblings: false,
         dotfiles: true,
+        rules: Vec::new(),
     }
 }
 

@@ -49,6 +49,7 @@ pub fn roots_with(directory: &Path, index: &[&str], siblings: bool, dotfiles: bo
         index,
         siblings,
         dotfiles,
+        rules: Vec::new(),
     };
     Rc::new(Roots::open(&[config]).unwrap())
 }
