@@ -7,7 +7,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-pub mod shared_counters;
+pub mod shared_lines;
 pub mod codec;
 pub mod errno;
 pub mod fork;

@@ -10,5 +10,6 @@ mod limits;
 mod changing;
 mod dying;
 mod ring;
+mod room;
 mod slow;
 pub mod tools;

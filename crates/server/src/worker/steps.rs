@@ -33,7 +33,8 @@ impl Worker {
             return;
         };
         let disposition = step(self, &mut connection);
-        self.context.connections.put_back(slot, connection);
+        let now_ms = self.context.now_ms;
+        self.context.connections.put_back(slot, connection, now_ms);
         if disposition == Disposition::Close {
             self.close(slot);
         }
