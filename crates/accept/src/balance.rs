@@ -2,7 +2,7 @@
 //!
 //! The kernel wakes workers without knowing how many connections they have, and the first one
 //! accepts everything that is pending: 16 connections that come at once and stay would all go to
-//! one worker. So each worker publishes its number of connections ([`SharedCounters`]), and a batch
+//! one worker. So each worker publishes its number of connections ([`SharedLines`]), and a batch
 //! ends at the worker's share of all connections, pending ones included. A worker that has its
 //! share while connections are pending *yields*: it does not poll the queue for a moment, or until
 //! it has no more than the others. Meanwhile the others are notified
@@ -15,17 +15,18 @@
 
 use std::sync::atomic::Ordering;
 
-use headway_os::shared_counters::SharedCounters;
+use headway_os::shared_lines::SharedLines;
 
 /// Longest time for which a worker yields, and shortest time until it may yield again.
 const YIELD_DURATION_MS_MAX: u64 = 5;
 
 /// Published by a worker that accepts nothing now.
-pub const NOT_ACCEPTING: u32 = u32::MAX;
+pub const NOT_ACCEPTING: u64 = u64::MAX;
 
 /// One worker's view of all workers.
 pub struct Balance {
-    counters: SharedCounters,
+    /// A line per worker.
+    shared: SharedLines,
     worker: usize,
     /// Yielding until then; `None` if not yielding.
     yield_until_ms: Option<u64>,
@@ -44,9 +45,9 @@ pub enum BalanceDecision {
 
 impl Balance {
     /// For the worker with this number, which has no connections yet.
-    pub fn new(counters: SharedCounters, worker: u32) -> Balance {
+    pub fn new(shared: SharedLines, worker: u32) -> Balance {
         let balance = Balance {
-            counters,
+            shared,
             worker: worker as usize,
             yield_until_ms: None,
             next_yield_ms: 0,
@@ -57,10 +58,16 @@ impl Balance {
 
     /// Publishes this worker's number of connections; [`NOT_ACCEPTING`] if the others should leave
     /// none to it.
-    pub fn publish(&self, connections: u32) {
-        if let Some(counter) = self.counters.get(self.worker) {
-            counter.store(connections, Ordering::Relaxed);
+    pub fn publish(&self, connections: u64) {
+        if let Some(line) = self.shared.lines().get(self.worker) {
+            line.words[0].store(connections, Ordering::Relaxed);
         }
+    }
+
+    /// Whether another worker accepts connections and has fewer than `limit`.
+    pub fn another_has_room(&self, limit: u64) -> bool {
+        let mut workers = self.published().enumerate();
+        workers.any(|(number, connections)| number != self.worker && connections < limit)
     }
 
     /// Decides for a worker with `own` connections while `pending` ones wait in the queue.
@@ -68,7 +75,7 @@ impl Balance {
         if self.yield_until_ms.is_some() {
             return BalanceDecision::Yield;
         }
-        self.publish(own);
+        self.publish(own.into());
         let (all, workers) = self.totals();
         let share = all.saturating_add(pending).div_ceil(workers);
         if own < share {
@@ -105,15 +112,16 @@ impl Balance {
 
     /// Connections of all accepting workers, and the number of these workers, at least 1.
     fn totals(&self) -> (u32, u32) {
-        let published = self
-            .counters
-            .all()
-            .map(|counter| counter.load(Ordering::Relaxed));
-        let accepting = published.filter(|number| *number != NOT_ACCEPTING);
-        let (all, workers) = accepting.fold((0_u32, 0), |(all, workers), number| {
+        let accepting = self.published().filter(|number| *number != NOT_ACCEPTING);
+        let (all, workers) = accepting.fold((0_u64, 0), |(all, workers), number| {
             (all.saturating_add(number), workers + 1)
         });
-        (all, workers.max(1))
+        (u32::try_from(all).unwrap_or(u32::MAX), workers.max(1))
+    }
+
+    fn published(&self) -> impl Iterator<Item = u64> {
+        let lines = self.shared.lines().iter();
+        lines.map(|line| line.words[0].load(Ordering::Relaxed))
     }
 }
 
@@ -122,10 +130,10 @@ mod tests {
     use super::*;
 
     fn four() -> Vec<Balance> {
-        let counters = SharedCounters::new(4).unwrap();
+        let shared = SharedLines::new(4).unwrap();
         let again = || {
-            let file = rustix::io::fcntl_dupfd_cloexec(&counters, 0).unwrap();
-            SharedCounters::open(file).unwrap()
+            let file = rustix::io::fcntl_dupfd_cloexec(&shared, 0).unwrap();
+            SharedLines::open(file).unwrap()
         };
         (0..4).map(|worker| Balance::new(again(), worker)).collect()
     }

@@ -3,8 +3,8 @@
 //! A batch that is too small starves new clients; one that is too large delays established
 //! connections (Brecht and Ostrowski, section 4.1). `accept_batch` is the limit; 0 means until the
 //! queue is empty or the connection limit is reached (their AcceptInf). No connection is dropped:
-//! without file descriptors or at the connection limit, accepting stops and clients stay in the
-//! kernel's accept queue until there is room. Only with `early-reject` are connections that cannot
+//! without file descriptors or at the connection limit, the worker closes connections which are
+//! idle. If there are none, accepting stops and clients stay in the kernel's accept queue. Only with `early-reject` are connections that cannot
 //! be served rejected, and [`headway_admission`] decides which.
 //!
 //! A listener belongs to one worker (`SO_REUSEPORT`), or to all of them ([`ListenerMode`]). For a
@@ -19,6 +19,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
+mod address_board;
 mod addresses;
 mod admission_control;
 mod balance;
@@ -32,6 +33,7 @@ use headway_os::syn_filter::SynFilter;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+pub use address_board::AddressBoard;
 pub use addresses::{Addresses, network};
 pub use admission_control::AdmissionControl;
 pub use balance::{Balance, BalanceDecision, NOT_ACCEPTING};
@@ -361,6 +363,11 @@ impl Listeners {
             self.full = full;
             self.watch(events);
         }
+    }
+
+    /// Ends a pause early, because descriptors have become free.
+    pub fn end_pause(&mut self, now_ms: u64) {
+        self.paused_until_ms = self.paused_until_ms.map(|_| now_ms);
     }
 
     /// Sets whether new connections are left to other workers.

@@ -1,8 +1,9 @@
 //! Files that a command writes whole or not at all, and replaces only if it wrote them.
 
 use anyhow::{Context, bail};
+use headway_os::replace::create_new;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// An error if the file exists and does not contain the mark of a report near its beginning.
@@ -36,7 +37,10 @@ pub fn write(path: &Path, page: &str) -> anyhow::Result<()> {
     let mut partial = name.to_owned();
     partial.push(format!(".{}.part", std::process::id()));
     let partial = path.with_file_name(partial);
-    let done = fs::write(&partial, page).and_then(|()| fs::rename(&partial, path));
+    let created = create_new(&partial);
+    let done = created
+        .and_then(|mut file| file.write_all(page.as_bytes()))
+        .and_then(|()| fs::rename(&partial, path));
     done.inspect_err(|_| drop(fs::remove_file(&partial)))
         .with_context(|| format!("write {}", path.display()))
 }

@@ -77,6 +77,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         send_timeout_ms: limits.send_timeout_ms,
         idle_timeout_ms: limits.idle_timeout_ms,
         drain_timeout_ms: limits.drain_timeout_ms,
+        worker_timeout_ms: limits.worker_timeout_ms,
         max_header_bytes: limits.header_bytes as usize,
         max_target_bytes: limits.target_bytes as usize,
         max_body_bytes: limits.body_bytes,
@@ -143,6 +144,7 @@ struct RequestLimits {
     send_timeout_ms: u64,
     idle_timeout_ms: u64,
     drain_timeout_ms: u64,
+    worker_timeout_ms: u64,
     header_bytes: u64,
     target_bytes: u64,
     body_bytes: u64,
@@ -175,6 +177,7 @@ impl RequestLimits {
             send_timeout_ms: time("send-timeout", &from.send_timeout, 30_000, 1, to),
             idle_timeout_ms: time("idle-timeout", &from.idle_timeout, 60_000, 1, to),
             drain_timeout_ms: time("drain-timeout", &from.drain_timeout, 10_000, 0, to),
+            worker_timeout_ms: time("worker-timeout", &from.worker_timeout, 30_000, 0, to),
             header_bytes: size(
                 "max-header-size",
                 &from.max_header_size,

@@ -78,7 +78,7 @@ pub struct Config {
     pub backlog: u32,
     /// Limit on open connections per worker.
     pub max_connections: u32,
-    /// Limit on open connections from one address per worker; 0 means no limit.
+    /// Limit on open connections from one address, of all workers together; 0 means no limit.
     pub max_connections_per_address: u32,
     /// Whether a connection stays in the kernel until its first bytes arrive.
     pub defer_accept: bool,
@@ -94,6 +94,9 @@ pub struct Config {
     pub idle_timeout_ms: u64,
     /// Timeout of requests in flight after a stop signal.
     pub drain_timeout_ms: u64,
+    /// Time without progress after which a worker is replaced; 0 means never.
+    #[serde(default)]
+    pub worker_timeout_ms: u64,
     /// Longest request header; a longer one gets 431.
     pub max_header_bytes: usize,
     /// Longest request target; a longer one gets 414.
@@ -220,6 +223,11 @@ impl Config {
     /// load of the others.
     pub fn is_balanced(&self) -> bool {
         self.wakes_one_worker() && self.workers > 1
+    }
+
+    /// Whether workers share their numbers of connections per address.
+    pub fn shares_addresses(&self) -> bool {
+        self.max_connections_per_address > 0 && self.workers > 1
     }
 
     /// Whether the spawner is needed: some location starts programs, and not from the worker

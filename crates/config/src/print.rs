@@ -78,6 +78,11 @@ impl Config {
         writeln!(out, "drain-timeout = \"{}\"", Millis(self.drain_timeout_ms))?;
         writeln!(
             out,
+            "worker-timeout = \"{}\"",
+            Millis(self.worker_timeout_ms)
+        )?;
+        writeln!(
+            out,
             "max-header-size = \"{}\"",
             Bytes(self.max_header_bytes as u64)
         )?;

@@ -104,9 +104,10 @@ table! {
 
         /// Open connections per worker.
         ///
-        /// The default is lower where the limit on open files (RLIMIT_NOFILE) demands it.
+        /// For a new connection the longest idle one closes. The default is lower where the limit
+        /// on open files (RLIMIT_NOFILE) demands it.
         max_connections: u32, Connections, "15000", "20000";
-        /// Open connections from one address (IPv6: from one /64 network) per worker.
+        /// Open connections from one address (IPv6: from one /64 network), of all workers together.
         ///
         /// Further connections get 503. 0 means no limit.
         max_connections_per_address: u32, Connections, "0", "100";
@@ -148,6 +149,11 @@ table! {
         idle_timeout: Millis, Timeouts, "60s", "\"75s\"";
         /// Time for requests in flight to finish after a stop signal.
         drain_timeout: Millis, Timeouts, "10s", "\"30s\"";
+        /// Time without progress after which a worker process is replaced; 0 means never.
+        ///
+        /// A worker that is stopped, as by a debugger, makes no progress. Its connections are
+        /// lost. It gets SIGABRT, which leaves a core file where these are enabled, then SIGKILL.
+        worker_timeout: Millis, Timeouts, "30s", "\"60s\"";
 
         /// Longest request header; a longer one gets 431.
         max_header_size: Bytes, Limits, "16KiB", "\"32KiB\"";

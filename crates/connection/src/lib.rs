@@ -15,6 +15,7 @@
 mod application_request;
 mod body;
 mod exchange;
+mod idle_order;
 mod pace;
 mod table;
 
@@ -215,9 +216,14 @@ impl Connection {
         }
     }
 
+    /// Whether the connection waits for a request of which nothing has arrived.
+    pub fn waits_for_request(&self) -> bool {
+        matches!(self.phase, Phase::AwaitHead) && !self.header_partial
+    }
+
     /// Whether the connection is kept alive and waits for its next request.
     pub fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::AwaitHead) && !self.header_partial && self.requests > 0
+        self.waits_for_request() && self.requests > 0
     }
 
     /// The connection's slot in the table.

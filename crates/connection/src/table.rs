@@ -3,64 +3,82 @@
 use headway_event::{Slots, Token};
 
 use super::Connection;
+use super::idle_order::IdleOrder;
 
 /// The token kind of connections.
 pub const CONNECTION: u8 = 1;
 
 /// Connections by slot. A connection is taken out of its slot for each step.
-pub struct ConnectionTable(Slots<Box<Connection>>);
+pub struct ConnectionTable {
+    slots: Slots<Box<Connection>>,
+    /// Those that wait for a request, and are in their slots.
+    waiting: IdleOrder,
+}
 
 impl Default for ConnectionTable {
     fn default() -> ConnectionTable {
-        ConnectionTable(Slots::new(CONNECTION))
+        ConnectionTable {
+            slots: Slots::new(CONNECTION),
+            waiting: IdleOrder::default(),
+        }
     }
 }
 
 impl ConnectionTable {
     /// Inserts the connection that `make` builds for its token.
     pub fn insert(&mut self, make: impl FnOnce(Token) -> Connection) -> usize {
-        let token = self.0.next_token();
-        self.0.insert(Box::new(make(token))).slot() as usize
+        let token = self.slots.next_token();
+        self.slots.insert(Box::new(make(token))).slot() as usize
     }
 
     /// The slot of a token, if its connection still exists.
     pub fn find(&self, token: Token) -> Option<usize> {
-        self.0.get(token).map(|_| token.slot() as usize)
+        self.slots.get(token).map(|_| token.slot() as usize)
     }
 
     /// Takes a connection out for one step; [`ConnectionTable::put_back`] returns it.
     pub fn take(&mut self, slot: usize) -> Option<Box<Connection>> {
-        self.0.take(slot)
+        self.waiting.remove(slot);
+        self.slots.take(slot)
     }
 
     /// Puts a connection back after a step.
-    pub fn put_back(&mut self, slot: usize, connection: Box<Connection>) {
-        self.0.put_back(slot, connection);
+    pub fn put_back(&mut self, slot: usize, connection: Box<Connection>, now_ms: u64) {
+        if connection.waits_for_request() {
+            self.waiting.push(slot, now_ms);
+        }
+        self.slots.put_back(slot, connection);
+    }
+
+    /// The connection that has waited for a request longest, and since when.
+    pub fn longest_waiting(&self) -> Option<(usize, u64)> {
+        self.waiting.first()
     }
 
     /// The connection in a slot, if there is one.
     pub fn get(&mut self, slot: usize) -> Option<&mut Connection> {
-        self.0.at_mut(slot).map(Box::as_mut)
+        self.slots.at_mut(slot).map(Box::as_mut)
     }
 
     /// Removes a connection; its token becomes invalid.
     pub fn remove(&mut self, slot: usize) -> Option<Box<Connection>> {
-        self.0.remove_at(slot)
+        self.waiting.remove(slot);
+        self.slots.remove_at(slot)
     }
 
     /// The number of slots, free ones included.
     pub fn slots(&self) -> usize {
-        self.0.slots()
+        self.slots.slots()
     }
 
     /// The number of connections.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// Number of keep-alive connections that wait for their next request.
     pub fn idle(&self) -> usize {
-        self.0
+        self.slots
             .iter()
             .filter(|(_, connection)| connection.is_idle())
             .count()
@@ -68,7 +86,7 @@ impl ConnectionTable {
 
     /// The occupied slots.
     pub fn occupied(&self) -> Vec<usize> {
-        self.0.iter().map(|(slot, _)| slot).collect()
+        self.slots.iter().map(|(slot, _)| slot).collect()
     }
 }
 
@@ -95,5 +113,27 @@ mod tests {
         let new = slots.get(second).unwrap().token;
         assert_eq!(slots.find(new), Some(second));
         assert_eq!(slots.count(), 1);
+    }
+
+    #[test]
+    fn longest_waiting_connection_is_none_that_has_begun_a_request() {
+        let mut table = ConnectionTable::default();
+        let all = [0, 1, 2].map(|_| table.insert(connection));
+        assert_eq!(
+            table.longest_waiting(),
+            None,
+            "none has taken its first step"
+        );
+        for (now_ms, slot) in all.into_iter().enumerate() {
+            let connection = table.take(slot).unwrap();
+            table.put_back(slot, connection, now_ms as u64);
+        }
+        assert_eq!(table.longest_waiting(), Some((all[0], 0)));
+        let mut busy = table.take(all[0]).unwrap();
+        busy.header_partial = true;
+        table.put_back(all[0], busy, 3);
+        assert_eq!(table.longest_waiting(), Some((all[1], 1)));
+        table.remove(all[1]);
+        assert_eq!(table.longest_waiting(), Some((all[2], 2)));
     }
 }

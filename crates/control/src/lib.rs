@@ -32,7 +32,8 @@ pub use start_descriptors::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// The first message. File descriptors: one listener per address; with accept balancing, the
-    /// shared counters; with page-cache pinning, the socket to the pinner; if `config.log` is set,
+    /// shared counters; with a limit per address and several workers, their connections per
+    /// address; with page-cache pinning, the socket to the pinner; if `config.log` is set,
     /// the socket to the log process.
     Start {
         /// The worker's number, from 0.
@@ -59,6 +60,8 @@ pub enum ToWorker {
         /// Returned in the answer.
         id: u64,
     },
+    /// Requests a sign of progress.
+    Ping,
     /// Poll the shared listeners: another worker may have left connections there.
     PollListeners,
     /// Stop accepting, finish what is in flight, answer `Drained` and exit.
@@ -85,6 +88,8 @@ pub enum FromWorker {
         /// The snapshot.
         snapshot: Box<Snapshot>,
     },
+    /// The answer to `ToWorker::Ping`: the loop makes progress.
+    Pong,
     /// The worker consumed the wakeup for a shared listener but left connections in its queue: it
     /// is full, has no file descriptors, or has more connections than its share.
     AcceptPending,

@@ -16,6 +16,8 @@ pub enum StartDescriptor {
     Listener,
     /// The statistics that workers share for accept balancing.
     SharedCounters,
+    /// The connections per address of all workers.
+    AddressBoard,
     /// The socket to the pinner.
     Pinner,
     /// The socket to the log process.
@@ -27,6 +29,7 @@ impl Display for StartDescriptor {
         out.write_str(match self {
             StartDescriptor::Listener => "listener",
             StartDescriptor::SharedCounters => "shared counters",
+            StartDescriptor::AddressBoard => "connections per address",
             StartDescriptor::Pinner => "socket to the pinner",
             StartDescriptor::Log => "socket to the log process",
         })

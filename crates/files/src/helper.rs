@@ -26,7 +26,7 @@ use crate::protocol::{
 };
 use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
-use crate::root::{Root, RootId, RootRules, Roots};
+use crate::root::{PathRule, Root, RootId, RootRules, Roots};
 use bytes::{memfd, memory, nameless, read_at, write_all_at};
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::mapping::Mapping;
@@ -155,12 +155,18 @@ impl Helper<'_> {
                 dotfiles,
                 symlinks,
                 index,
+                rules,
             } => {
+                let paths = rules.into_iter().map(|(kind, text)| PathRule {
+                    kind,
+                    text: text.into_owned(),
+                });
                 let rules = RootRules {
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
                     symlinks,
+                    paths: paths.collect(),
                 };
                 self.put_root(root, Root::new(exactly_one(&mut files)?, rules))
             }

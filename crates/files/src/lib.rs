@@ -61,5 +61,5 @@ pub use pool::{
 pub use residency::{CHUNK_BYTES, PREFETCH_BYTES, ProbeKind, Residency, chunk_of, read_nowait};
 pub use resolve::{LoopResolver, RawAnswer, RawFile};
 pub use revalidate::{AbsentSiblings, Revalidation};
-pub use root::{RootConfig, RootError, RootId, RootVersions, Roots, Symlinks};
+pub use root::{PathRule, RootConfig, RootError, RootId, RootVersions, Roots, RuleKind, Symlinks};
 pub use sent_prefix::{ContentChecksum, SentPrefix, Truncated};

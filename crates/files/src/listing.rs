@@ -31,7 +31,8 @@ pub struct Directory {
     /// The directory's path beneath the root, with the trailing slash unless it is the root itself.
     pub path: Vec<u8>,
     /// What is in the directory and would be sent. Left out are FIFOs, devices, links out of the
-    /// root, what may not be read, and names that begin with a dot, unless the root shows them.
+    /// root, what may not be read, what clients may not request, and names that begin with a dot,
+    /// unless the root shows them.
     pub entries: Vec<DirectoryEntry>,
     /// Whether there were more than [`ENTRIES_MAX`] entries.
     pub truncated: bool,
@@ -98,6 +99,13 @@ pub(crate) fn read_directory(
         let Some(kind) = kind_if_open(&known, &mut whole, status.kind) else {
             continue;
         };
+        if kind == EntryKind::Directory {
+            whole.truncate(path.len() + name.len());
+            whole.push(b'/');
+        }
+        if known.is_internal(&whole) {
+            continue;
+        }
         let modified = status.modified.0;
         directory.entries.push(DirectoryEntry {
             name: name.to_vec(),

@@ -111,7 +111,7 @@ pub enum SlotState {
 /// use std::rc::Rc;
 /// use headway_files::{Answer, Outcome, Pool, PoolLimits, RootConfig, RootId, Roots, Waiter, helper_main};
 ///
-/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
+/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default(), rules: vec![] };
 /// let roots = Rc::new(Roots::open(&[site])?);
 /// let mut pool = Pool::new(PoolLimits::default(), roots);
 /// let (worker, helper) = headway_os::fd_passing::pair()?;

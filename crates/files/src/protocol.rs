@@ -34,7 +34,7 @@ mod fields;
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
-use crate::root::{RootId, Symlinks};
+use crate::root::{RootId, RuleKind, Symlinks};
 use fields::{contents_if_any, contents_or_errno, fetched_length, inline_result, path, payload};
 pub use headway_os::codec::Malformed;
 use headway_os::codec::{Field, decode};
@@ -54,6 +54,8 @@ pub const FETCH_BYTES_MAX: usize = 64 * 1024;
 pub const REPLY_BYTES_MAX: usize = 256 + FETCH_BYTES_MAX;
 /// All index names of one root together, with four bytes of length each, are not longer.
 pub const INDEX_BYTES_MAX: usize = 4096;
+/// All rules of one root together, with five bytes for each, are not longer.
+pub const RULE_BYTES_MAX: usize = 4096;
 /// The payload of a custom job is not longer.
 pub const CUSTOM_JOB_BYTES_MAX: usize = 8192;
 /// The result of a custom job is in the answer up to this length, and in a memfd beyond it.
@@ -108,6 +110,8 @@ pub enum Request<'a> {
         symlinks: Symlinks,
         /// Index names.
         index: Vec<Cow<'a, str>>,
+        /// Which names are not listed, in the order of [`PathRule`](crate::PathRule).
+        rules: Vec<(RuleKind, Cow<'a, str>)>,
     },
     /// Look up a path.
     Lookup {
@@ -338,7 +342,7 @@ impl Reply {
 encoding! {
     enum<'b> Request {
         1 => Hello { version, roots },
-        2 => Root { root, siblings, dotfiles, symlinks, index },
+        2 => Root { root, siblings, dotfiles, symlinks, index, rules },
         3 => Lookup { job, root, want, path: path },
         4 => ReadIn { job, offset, length },
         5 => List { job, root, path: path },
@@ -374,6 +378,15 @@ encoding! {
         1 => Owner,
         2 => None,
         3 => Any,
+    }
+}
+
+encoding! {
+    enum RuleKind {
+        0 => PublicBelow,
+        1 => InternalBelow,
+        2 => PublicSuffix,
+        3 => InternalSuffix,
     }
 }
 

@@ -115,7 +115,7 @@ pub(crate) trait Opener {
 /// # Example
 /// ```
 /// use headway_files::{Answer, DeferredCloses, LoopResolver, Probe, RootConfig, RootId, Roots};
-/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
+/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default(), rules: vec![] };
 /// let roots = Roots::open(&[site])?;
 /// let resolver = LoopResolver { roots: &roots, deferred: &DeferredCloses::new() };
 /// // A helper is asked where this answers `WouldBlock`.
@@ -374,6 +374,7 @@ mod tests {
             siblings: false,
             dotfiles: false,
             symlinks: Default::default(),
+            rules: Vec::new(),
         };
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.

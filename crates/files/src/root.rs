@@ -13,7 +13,7 @@
 use crate::deferred_close::DeferredCloses;
 use crate::file::Meta;
 use crate::filesystem::NonBlockingFilesystems;
-use crate::protocol::INDEX_BYTES_MAX;
+use crate::protocol::{INDEX_BYTES_MAX, RULE_BYTES_MAX};
 use headway_os::open::{Links, NameLookup, find_directory};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -24,6 +24,47 @@ use std::rc::Rc;
 /// Which root a path is resolved beneath: its position in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RootId(pub u32);
+
+/// Which paths a [`PathRule`] is about, and whether clients may request them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RuleKind {
+    /// This path and those below it, and clients may.
+    PublicBelow,
+    /// This path and those below it, and clients may not.
+    InternalBelow,
+    /// Names that end so, and clients may.
+    PublicSuffix,
+    /// Names that end so, and clients may not.
+    InternalSuffix,
+}
+
+/// Whether clients may request some paths of a root. The first rule for a path decides; without one
+/// they may.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathRule {
+    /// What the text is.
+    pub kind: RuleKind,
+    /// A relative path, or the end of a name.
+    pub text: String,
+}
+
+impl PathRule {
+    /// Whether it is about this relative path, which ends in a slash if it is one of a directory.
+    fn matches(&self, path: &[u8]) -> bool {
+        let text = self.text.as_bytes();
+        match self.kind {
+            RuleKind::PublicBelow | RuleKind::InternalBelow => {
+                path.strip_prefix(text).is_some_and(|rest| {
+                    let whole = text.is_empty() || text.ends_with(b"/");
+                    whole || rest.is_empty() || rest.starts_with(b"/")
+                })
+            }
+            RuleKind::PublicSuffix | RuleKind::InternalSuffix => {
+                path.strip_suffix(b"/").unwrap_or(path).ends_with(text)
+            }
+        }
+    }
+}
 
 /// One document root as configured.
 #[derive(Clone, Debug)]
@@ -39,6 +80,9 @@ pub struct RootConfig {
     pub dotfiles: bool,
     /// Which symbolic links beneath the directory are followed.
     pub symlinks: Symlinks,
+    /// Which names listings leave out because clients may not request them. To refuse requests for
+    /// them is the caller's part.
+    pub rules: Vec<PathRule>,
 }
 
 /// Which symbolic links beneath a root are followed. Paths that need another one are forbidden.
@@ -80,8 +124,8 @@ impl Symlinks {
 pub struct RootError {
     /// The directory as configured.
     pub directory: PathBuf,
-    /// What open(2) said: `ENOTDIR` when it is no directory. `E2BIG` when its index names together
-    /// are longer than a helper's greeting can carry (4 KiB).
+    /// What open(2) said: `ENOTDIR` when it is no directory. `E2BIG` when its index names or its
+    /// rules together are longer than a helper's greeting can carry (4 KiB each).
     pub why: Errno,
 }
 
@@ -103,6 +147,8 @@ pub(crate) struct RootRules {
     pub(crate) siblings: bool,
     pub(crate) dotfiles: bool,
     pub(crate) symlinks: Symlinks,
+    /// Which names listings leave out.
+    pub(crate) paths: Vec<PathRule>,
 }
 
 impl Root {
@@ -112,6 +158,18 @@ impl Root {
             rules: rules.into(),
             deferred: OnceCell::new(),
         }
+    }
+
+    /// Whether clients may not request this relative path, which ends in a slash if it is one of a
+    /// directory.
+    pub(crate) fn is_internal(&self, path: &[u8]) -> bool {
+        let rule = self.rules.paths.iter().find(|rule| rule.matches(path));
+        rule.is_some_and(|rule| {
+            matches!(
+                rule.kind,
+                RuleKind::InternalBelow | RuleKind::InternalSuffix
+            )
+        })
     }
 }
 
@@ -188,7 +246,7 @@ impl Roots {
     /// # Example
     /// ```
     /// use headway_files::{RootConfig, Roots};
-    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default() };
+    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false, symlinks: Default::default(), rules: vec![] };
     /// assert_eq!(Roots::open(&[site])?.len(), 1);
     /// # Ok::<(), headway_files::RootError>(())
     /// ```
@@ -202,8 +260,9 @@ impl Roots {
                 directory: config.directory.clone(),
                 why,
             };
-            let names = config.index.iter().map(|name| name.len() + 4);
-            if names.sum::<usize>() > INDEX_BYTES_MAX {
+            let index_bytes: usize = config.index.iter().map(|name| name.len() + 4).sum();
+            let rule_bytes: usize = config.rules.iter().map(|rule| rule.text.len() + 5).sum();
+            if index_bytes > INDEX_BYTES_MAX || rule_bytes > RULE_BYTES_MAX {
                 return Err(error(Errno::TOOBIG));
             }
             let found = find_directory(&config.directory, NameLookup::MayBlock);
@@ -214,6 +273,7 @@ impl Roots {
                 siblings: config.siblings,
                 dotfiles: config.dotfiles,
                 symlinks: config.symlinks,
+                paths: config.rules.clone(),
             };
             let followed = has_symlink(&config.directory).then(|| Followed {
                 path: config.directory.clone(),

@@ -157,6 +157,7 @@ fn every_root_is_its_own_when_there_are_many() {
                 siblings: false,
                 dotfiles: false,
                 symlinks: Default::default(),
+                rules: Vec::new(),
             }
         })
         .collect();
@@ -460,7 +461,7 @@ fn small_file_is_read_in_when_it_is_resolved() {
 fn helper_ends_with_an_error_when_a_request_is_malformed() {
     for message in [
         &b"\xffnonsense"[..],
-        b"\x01\xff\x00\x00\x00\x00\x00",
+        b"\x01\xff\xff\x00\x00\x00\x00",
         b"\x04",
     ] {
         let (worker, socket) = pair().unwrap();

@@ -5,7 +5,7 @@ use headway_files::protocol::{
     MESSAGE_BYTES_MAX, OpenMode, PATH_BYTES_MAX, REPLY_BYTES_MAX, Reply, Request, decode_reply,
     decode_request, encode_reply, encode_request,
 };
-use headway_files::{Failure, Meta, RawAnswer, RootId, Symlinks};
+use headway_files::{Failure, Meta, RawAnswer, RootId, RuleKind, Symlinks};
 use proptest::prelude::*;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -117,9 +117,17 @@ proptest! {
     ) {
         let id = RootId(root);
         let index = names.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
+        let kinds = [
+            RuleKind::PublicBelow,
+            RuleKind::InternalBelow,
+            RuleKind::PublicSuffix,
+            RuleKind::InternalSuffix,
+        ];
+        let texts = names.iter().map(|name| Cow::Borrowed(name.as_str()));
+        let rules = kinds.into_iter().cycle().zip(texts).collect();
         for request in [
             Request::Hello { version, roots: root },
-            Request::Root { root: id, siblings, dotfiles, symlinks: Symlinks::Owner, index },
+            Request::Root { root: id, siblings, dotfiles, symlinks: Symlinks::Owner, index, rules },
             Request::Lookup { job, root: id, want: OpenMode::TouchOnly, path: &path },
             Request::Lookup { job, root: id, want: OpenMode::Open, path: &path },
             Request::Lookup { job, root: id, want: OpenMode::OpenAndPrefetch(offset), path: &path },
@@ -262,9 +270,11 @@ fn path_is_cut_when_no_system_call_would_take_it() {
 #[test]
 fn message_is_malformed_when_it_is_not_in_the_table() {
     let long = vec![3; MESSAGE_BYTES_MAX + 1];
-    let no_utf8 = [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xff];
-    let flag = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0];
-    let links = [2, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+    let no_utf8 = [
+        2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xff, 0, 0, 0, 0,
+    ];
+    let flag = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let links = [2, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0];
     let many_names = [2, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
     let custom_job = [&[10][..], &[0; CUSTOM_JOB_BYTES_MAX + 9]].concat();
     let mut utf8 = no_utf8;

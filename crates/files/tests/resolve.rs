@@ -389,6 +389,7 @@ fn error_names_the_directory_when_a_root_cannot_be_opened() {
             siblings: false,
             dotfiles: false,
             symlinks: Default::default(),
+            rules: Vec::new(),
         };
         let said = Roots::open(&[config]).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains(why), "{said}");

@@ -59,6 +59,7 @@ fn link_is_followed_by_owner_only_when_it_leads_to_a_file_of_the_same_user() {
         siblings: false,
         dotfiles: false,
         symlinks: Symlinks::Owner,
+        rules: Vec::new(),
     };
     let roots = Roots::open(&[config]).unwrap();
     let found = |name: &str| raw_answer_text(&resolve_blocking(&roots, ROOT, name.as_bytes()));

@@ -28,6 +28,7 @@ impl Fixture {
             siblings: false,
             dotfiles: false,
             symlinks: Default::default(),
+            rules: Vec::new(),
         };
         let limits = FileCacheLimits {
             entries_max: 10,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use headway_config::Host;
-use headway_files::{RootConfig, RootId, Symlinks};
+use headway_config::{Host, Location, PathMatch};
+use headway_files::{PathRule, RootConfig, RootId, RuleKind, Symlinks};
 use headway_http::media::MediaTypes;
 use headway_http::target::host_name;
 use headway_request::VirtualHost;
@@ -58,6 +58,7 @@ impl VirtualHosts {
                 siblings: host.precompressed,
                 dotfiles: host.dotfiles,
                 symlinks: followed_links(host.symlinks),
+                rules: path_rules(&host.locations),
             })
             .collect()
     }
@@ -111,6 +112,47 @@ fn error_pages(host: &Host) -> io::Result<BTreeMap<u16, (Vec<u8>, String)>> {
         pages.insert(status, (page, media));
     }
     Ok(pages)
+}
+
+/// Which paths of a host clients may not request, in the order in which a location is chosen: the
+/// longest prefix, then any suffix. Rules that change nothing are left out.
+fn path_rules(locations: &[Location]) -> Vec<PathRule> {
+    let has_suffix =
+        |location: &Location| location.internal && matches!(location.path, PathMatch::Suffix(_));
+    let hides_names = locations.iter().any(has_suffix);
+    let prefixes = locations
+        .iter()
+        .filter_map(|location| match &location.path {
+            PathMatch::Prefix(prefix) => Some((&prefix[1..], location.internal)),
+            PathMatch::Suffix(_) => None,
+        });
+    let internal: Vec<&str> = prefixes
+        .clone()
+        .filter_map(|(prefix, internal)| internal.then_some(prefix))
+        .collect();
+    let counts =
+        |prefix: &str| hides_names || internal.iter().any(|internal| prefix.starts_with(internal));
+    let mut prefixes: Vec<_> = prefixes.filter(|(prefix, _)| counts(prefix)).collect();
+    prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    let below = prefixes.into_iter().map(|(prefix, internal)| PathRule {
+        kind: match internal {
+            true => RuleKind::InternalBelow,
+            false => RuleKind::PublicBelow,
+        },
+        text: prefix.to_owned(),
+    });
+    let suffixes = locations.iter().filter(|_| hides_names);
+    let suffixes = suffixes.filter_map(|location| match &location.path {
+        PathMatch::Suffix(suffix) => Some(PathRule {
+            kind: match location.internal {
+                true => RuleKind::InternalSuffix,
+                false => RuleKind::PublicSuffix,
+            },
+            text: suffix.clone(),
+        }),
+        PathMatch::Prefix(_) => None,
+    });
+    below.chain(suffixes).collect()
 }
 
 #[cfg(test)]

@@ -187,6 +187,10 @@ counters! {
                 connections_rejected_per_address ("per_address_limit") "Connections rejected because their address had reached max-connections-per-address.";
                 connections_rejected_overload ("overload") "Connections rejected with 503 or a reset because of overload (early-reject).";
             }
+            Counter connections_evicted [reason] "Idle connections closed to make room for new ones, by what had run out." {
+                connections_evicted_limit ("max_connections") "Idle connections closed because max-connections was reached.";
+                connections_evicted_descriptors ("descriptors") "Idle connections closed because file descriptors had run out.";
+            }
             Counter timeouts [stage] "Timeouts, by the stage in which the connection was." {
                 timeouts_header ("header") "Connections whose request header did not arrive within header-timeout.";
                 timeouts_body ("body") "Connections whose request body did not arrive within body-timeout.";

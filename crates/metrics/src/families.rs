@@ -129,6 +129,7 @@ families! {
     }
     "Log and processes" {
         LOG_LINES_DROPPED Counter "headway_log_lines_dropped_total" [stage] "Access log lines dropped, by stage: in the worker's queue, or when the log process wrote them.";
+        WORKERS_STUCK Counter "headway_stuck_workers_replaced_total" [] "Workers replaced because they made no progress for worker-timeout. They are among the worker processes that ended unexpectedly.";
         PROCESS_DEATHS Counter "headway_process_deaths_total" [process] "Processes of the server that ended unexpectedly, by kind of process.";
     }
     "Kernel" {

@@ -95,6 +95,9 @@ pub struct MasterStatus {
     pub listen: Vec<SocketAddr>,
     /// Workers that ended unexpectedly.
     pub worker_deaths: u64,
+    /// Workers replaced because they made no progress; also in `worker_deaths`.
+    #[serde(default)]
+    pub workers_stuck: u64,
     /// Helper processes started.
     pub helpers_started: u64,
     /// Helper processes that a worker requested beyond its limit.

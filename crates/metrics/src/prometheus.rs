@@ -140,6 +140,7 @@ impl Metrics {
         let seconds = master.start_time_ms as f64 / 1e3;
         self.sample(&families::START_TIME, &[], seconds);
         self.deaths(master);
+        self.sample(&families::WORKERS_STUCK, &[], master.workers_stuck);
         self.sample(&families::HELPERS_STARTED, &[], master.helpers_started);
         self.sample(&families::HELPERS_REJECTED, &[], master.helpers_rejected);
         for (family, value) in master.pinned.iter().flat_map(super::Pinned::all) {

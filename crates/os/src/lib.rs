@@ -7,7 +7,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-pub mod shared_counters;
+pub mod shared_lines;
 pub mod codec;
 pub mod errno;
 pub mod fork;
@@ -20,6 +20,7 @@ pub mod syn_filter;
 pub mod privileges;
 pub mod published;
 pub mod process;
+pub mod replace;
 pub mod residency;
 pub mod fd_passing;
 pub mod ring;

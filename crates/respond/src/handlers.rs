@@ -160,6 +160,7 @@ impl Routes {
             siblings: false,
             dotfiles: false,
             symlinks: Symlinks::default(),
+            rules: Vec::new(),
         })
         .collect()
     }

@@ -5,7 +5,6 @@
 //! so that a worker's accept queue outlives the worker. One thread waits for signals and messages; a
 //! second serves the status page. Children end when their socket to the master is closed.
 
-use headway_os::shared_counters::SharedCounters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -13,10 +12,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use headway_accept::NOT_ACCEPTING;
 use headway_config::Config;
 use headway_control::{ControlError, FromWorker, Received, ToWorker};
 use headway_metrics::MasterStatus;
@@ -29,8 +26,11 @@ mod collector;
 mod pinner;
 mod listeners;
 mod log;
+mod shared;
 mod signals;
 mod spawn;
+mod stopping;
+mod watchdog;
 mod worker;
 
 pub use children::Programs;
@@ -42,14 +42,12 @@ use collector::Collector;
 use listeners::{ListenerOptions, Listeners};
 use log::Log;
 use pinner::Pinner;
+use shared::SharedTables;
 use signals::Signals;
 use spawners::Spawners;
+use stopping::Stopping;
+use watchdog::Watchdog;
 use worker::WorkerSlot;
-
-/// Time for a worker to exit by itself after the drain deadline.
-const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time for the log process to write the last lines.
-const LOG_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How to run the server, apart from its configuration.
 #[derive(Clone, Debug)]
@@ -117,11 +115,6 @@ struct Helper {
     child: Child,
 }
 
-struct Stopping {
-    deadline: Instant,
-    killed: bool,
-}
-
 struct Master {
     config: Config,
     options: Options,
@@ -130,8 +123,9 @@ struct Master {
     /// `None` while stopping: a listener that only the master holds open would collect connections
     /// that are never served.
     listeners: Option<Listeners>,
-    /// Numbers of connections of workers that share a listener.
-    shared_counters: Option<SharedCounters>,
+    /// What the workers know of each other.
+    shared: SharedTables,
+    watchdog: Watchdog,
     status_address: Option<SocketAddr>,
     slots: Vec<WorkerSlot>,
     helpers: Vec<Helper>,
@@ -163,14 +157,7 @@ impl Master {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
         let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config))?;
-        let shared_counters = config
-            .is_balanced()
-            .then(|| SharedCounters::new(config.workers));
-        let shared_counters = shared_counters
-            .transpose()
-            .map_err(|error| system("shared memory")(error.into()))?;
-        let counters = shared_counters.iter().flat_map(SharedCounters::all);
-        counters.for_each(|counter| counter.store(NOT_ACCEPTING, Ordering::Relaxed));
+        let shared = SharedTables::new(&config).map_err(system("shared memory"))?;
         let (collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
@@ -189,7 +176,8 @@ impl Master {
             signals,
             collector,
             listeners: Some(listeners),
-            shared_counters,
+            shared,
+            watchdog: Watchdog::new(&config),
             status_address: status,
             slots: (0..config.workers).map(|_| WorkerSlot::new()).collect(),
             helpers: Vec::new(),
@@ -231,6 +219,7 @@ impl Master {
         self.reap();
         let now = Instant::now();
         self.restart(now);
+        self.watch_workers(now);
         self.enforce_deadline(now);
         self.own_status.uptime_ms = self.started.elapsed().as_millis() as u64;
         if let Some(overview) = self.collector.finish(&self.slots, &self.own_status)
@@ -294,10 +283,15 @@ impl Master {
         let pinner = self.pinner.iter().filter_map(|pinner| pinner.restart_at);
         let stopping = self.stopping.iter().filter(|stopping| !stopping.killed);
         let stop = stopping.map(|stopping| stopping.deadline);
+        let watchdog = match self.stopping {
+            None => self.watchdog.deadline(&self.slots),
+            Some(_) => None,
+        };
         restarts
             .chain(log)
             .chain(pinner)
             .chain(stop)
+            .chain(watchdog)
             .chain(self.collector.deadline())
             .chain(self.spawners.deadline())
             .min()
@@ -321,7 +315,10 @@ impl Master {
                 return;
             };
             match control.try_receive::<FromWorker>() {
-                Ok(Received::Message(message, _)) => self.handle_message(number, message),
+                Ok(Received::Message(message, _)) => {
+                    running.progress.seen();
+                    self.handle_message(number, message);
+                }
                 Ok(Received::WouldBlock) => {
                     if !running.flush() {
                         running.cut(true);
@@ -358,7 +355,8 @@ impl Master {
             }
             FromWorker::AcceptPending => self.notify_others(number),
             FromWorker::Notice { text } => log_line(format_args!("worker {number}: {text}")),
-            FromWorker::Drained => {}
+            // Every message is a sign of progress.
+            FromWorker::Pong | FromWorker::Drained => {}
             FromWorker::Failed { why } => self.slots[number].why = Some(why),
         }
     }
@@ -395,6 +393,7 @@ impl Master {
                 self.read_worker(number);
                 self.worker_ended(number, &ended(status));
             }
+            self.slots[number].reap_ended();
         }
         self.helpers
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
@@ -409,6 +408,7 @@ impl Master {
         let last = self.slots[number].last.take();
         self.collector.departed(number, last);
         self.spawners.dismiss(number);
+        self.shared.release(number);
         let slot = &mut self.slots[number];
         let reported = slot.why.take();
         let why = reported.map_or(end.to_owned(), |why| format!("{why} ({end})"));
@@ -422,13 +422,6 @@ impl Master {
             return self.stop(Duration::ZERO);
         }
         self.own_status.worker_deaths += 1;
-        if let Some(counter) = self
-            .shared_counters
-            .as_ref()
-            .and_then(|counters| counters.get(number))
-        {
-            counter.store(NOT_ACCEPTING, Ordering::Relaxed);
-        }
         if self.config.wakes_one_worker() {
             self.notify_others(number);
         }
@@ -478,77 +471,6 @@ impl Master {
             log.reopen();
         }
     }
-
-    fn handle_stop(&mut self) {
-        let signals = signals::drain(&self.signals.stop);
-        if signals == 0 {
-            return;
-        }
-        if self.stopping.is_some() || signals > 1 {
-            return self.stop(Duration::ZERO);
-        }
-        self.stop(Duration::from_millis(self.config.drain_timeout_ms));
-    }
-
-    /// Has all workers drain. Without time for that they are killed.
-    fn stop(&mut self, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
-        if self.stopping.is_none() && !timeout.is_zero() {
-            let timeout_ms = timeout.as_millis() as u64;
-            for number in 0..self.slots.len() {
-                self.send(number, ToWorker::Drain { timeout_ms }, Vec::new());
-            }
-        }
-        self.slots
-            .iter_mut()
-            .for_each(|slot| slot.restart_at = None);
-        self.spawners.cancel_restarts();
-        self.listeners = None;
-        let extra = if timeout.is_zero() {
-            Duration::ZERO
-        } else {
-            EXIT_TIMEOUT
-        };
-        self.stopping = Some(Stopping {
-            deadline: deadline + extra,
-            killed: false,
-        });
-    }
-
-    fn enforce_deadline(&mut self, now: Instant) {
-        if let Some(stopping) = self.stopping.as_mut().filter(|stopping| !stopping.killed)
-            && stopping.deadline <= now
-        {
-            stopping.killed = true;
-            self.slots
-                .iter_mut()
-                .filter_map(|slot| slot.running.as_mut())
-                .for_each(|running| {
-                    let _ = running.child.kill();
-                });
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.stopping.is_some() && self.slots.iter().all(|slot| slot.running.is_none())
-    }
-
-    /// Ends the other children. The workers have ended, so the helpers' sockets are closed and the
-    /// log has all lines.
-    fn end(mut self) -> Result<(), MasterError> {
-        let deadline = Instant::now() + EXIT_TIMEOUT;
-        self.helpers
-            .iter_mut()
-            .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
-        self.spawners.end(deadline);
-        if let Some(pinner) = self.pinner {
-            pinner.end(deadline);
-        }
-        if let Some(log) = &mut self.log {
-            log.end(LOG_EXIT_TIMEOUT);
-        }
-        self.failure.map_or(Ok(()), Err)
-    }
 }
 
 /// Binds the status page before anything else starts, so that a port in use is an error.
@@ -558,26 +480,11 @@ fn start_status(
 ) -> Result<SocketAddr, MasterError> {
     let (socket, address) = listeners::bind_alone(wanted)?;
     let listener = TcpListener::from(socket);
-    listener
-        .set_nonblocking(false)
-        .map_err(system("status listener"))?;
     std::thread::Builder::new()
         .name("status".into())
         .spawn(move || status::serve(&listener, &|| requester.request()))
         .map_err(system("status thread"))?;
     Ok(address)
-}
-
-/// Waits for a child until the deadline, then kills it.
-fn wait_or_kill(child: &mut Child, deadline: Instant) {
-    while Instant::now() < deadline {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 fn timespec(duration: Duration) -> Timespec {

@@ -151,6 +151,9 @@ impl Worker {
         if std::mem::take(&mut self.context.evict_files) {
             self.router.files.evict();
         }
+        if std::mem::take(&mut self.context.evict_idle) {
+            self.close_for_descriptors();
+        }
         if !self.context.routes.is_empty() {
             self.router.gateway.maintain(&mut self.context);
             self.apply_settled();
@@ -221,6 +224,7 @@ impl Worker {
                     let snapshot = Box::new(snapshot(self));
                     self.context.send_snapshot(id, snapshot);
                 }
+                (ToWorker::Ping, _) => self.context.send_pong(),
                 (ToWorker::PollListeners, _) => self.acceptor.poll_listeners(context),
                 (ToWorker::Drain { timeout_ms }, _) => self.acceptor.drain(context, timeout_ms),
                 // The socket was lost because descriptors have run out. Nothing asks for one of
@@ -271,6 +275,7 @@ impl Worker {
     /// Accepts the connections of a batch, and lets each begin.
     fn run_batch(&mut self, mut batch: Batch) -> Batch {
         while let Some(slot) = self.acceptor.accept_next(&mut self.context, &mut batch) {
+            self.close_over_limit();
             self.with_connection(slot, Worker::on_accepted);
         }
         self.acceptor.end_batch(&mut self.context, &mut batch);

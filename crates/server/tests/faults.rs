@@ -13,6 +13,7 @@ mod deleted;
 mod dying;
 mod growing;
 mod ring;
+mod room;
 mod slow;
 mod validators;
 pub mod tools;

@@ -81,6 +81,93 @@ fn a_worker_is_replaced_when_it_is_killed() {
 }
 
 #[test]
+fn stopped_worker_is_replaced_and_an_idle_one_is_not() {
+    let server = Server::start_hello(program(), &["--worker-timeout", "1s"]);
+    let before = server.children("serve-worker");
+    let [stopped, idle] = before[..] else {
+        panic!("two workers: {before:?}")
+    };
+    let id = rustix::process::Pid::from_raw(stopped).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
+    server.wait_for("a new worker", |server| {
+        let now = server.children("serve-worker");
+        now.len() == 2 && !now.contains(&stopped)
+    });
+    server.wait_for("an answer of both", |server| {
+        server.status()["workers"].as_array().unwrap().len() == 2
+    });
+    let master = &server.status()["master"];
+    assert_eq!(
+        (&master["workers_stuck"], &master["worker_deaths"]),
+        (&1.into(), &1.into())
+    );
+    assert!(server.children("serve-worker").contains(&idle));
+    assert_eq!(server.get("/").0, 200);
+    let metrics = headway_test_support::server::get(&server.status, "/metrics").2;
+    assert!(
+        metrics.contains("\nheadway_stuck_workers_replaced_total 1\n"),
+        "{metrics}"
+    );
+    let said = server.stop();
+    let line = format!("(process {stopped}, stopped) has made no progress for 1000 ms");
+    assert!(said.contains(&line) && said.contains("signal 6"), "{said}");
+}
+
+#[test]
+fn connections_of_one_address_count_across_workers() {
+    // Workers accept in turn from one queue, so both have some.
+    let limit = [
+        "--max-connections-per-address",
+        "6",
+        "--listeners",
+        "shared",
+    ];
+    let server = Server::start_hello(program(), &limit);
+    let request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let status = |client: &mut std::net::TcpStream| {
+        write(client, request);
+        let mut head = [0; 12];
+        client.read_exact(&mut head).unwrap();
+        String::from_utf8(head.to_vec()).unwrap()
+    };
+    let enter = || {
+        let mut client = server.connect();
+        let head = status(&mut client);
+        (client, head)
+    };
+    let open = |server: &Server| -> Vec<u64> {
+        let status = server.status();
+        let workers = status["workers"].as_array().unwrap().iter();
+        workers
+            .map(|worker| worker["counters"]["connections_open"].as_u64().unwrap())
+            .collect()
+    };
+    let mut inside = Vec::new();
+    for _ in 0..6 {
+        let (client, head) = enter();
+        assert_eq!(head, "HTTP/1.1 200");
+        inside.push(client);
+        // Every worker has answered this, and waits again.
+        open(&server);
+    }
+    let of_workers = open(&server);
+    assert!(of_workers.iter().all(|open| *open > 0), "{of_workers:?}");
+    for _ in 0..4 {
+        assert_eq!(enter().1, "HTTP/1.1 503");
+    }
+    // What a worker has counted is released when it dies.
+    let pid = server.status()["workers"][0]["pid"].as_i64().unwrap();
+    kill(pid as i32);
+    server.wait_for("a new worker", |server| open(server) == [0, of_workers[1]]);
+    for _ in 0..of_workers[0] {
+        let (client, head) = enter();
+        assert_eq!(head, "HTTP/1.1 200");
+        inside.push(client);
+    }
+    assert_eq!(enter().1, "HTTP/1.1 503");
+}
+
+#[test]
 fn log_is_reopened_on_sighup_after_it_was_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");

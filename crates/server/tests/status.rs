@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headway_test_support::server::{Server, exchange, get};
+use headway_test_support::server::{Server, exchange, get, write};
 
 use crate::site::program;
 
@@ -211,8 +211,14 @@ fn status_page_rejects_foreign_hosts_and_malformed_requests() {
 }
 
 #[test]
-fn silent_client_does_not_block_the_status_page() {
+fn silent_clients_do_not_block_the_status_page() {
     let server = Server::start_hello(program(), &[]);
-    let _silent = std::net::TcpStream::connect(&server.status).unwrap();
+    // One after the other they would take more than a minute.
+    let silent = |number: usize| {
+        let mut client = std::net::TcpStream::connect(&server.status).unwrap();
+        write(&mut client, &"GET /status"[..number % 5]);
+        client
+    };
+    let _silent: Vec<_> = (0..50).map(silent).collect();
     assert_eq!(get(&server.status, "/status.json").0, 200);
 }

@@ -7,10 +7,12 @@
 //! A process that makes, loads, cools or removes a lab holds a lock on its directory. The kernel
 //! releases it when the process ends, however it ends, so a lock never outlives a crash.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headway_os::replace::replace_file;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -63,9 +65,28 @@ pub fn base() -> PathBuf {
     }
 }
 
+/// Where labs are recorded, unless another user has made it: in a directory for all users anyone can
+/// take its name, and then say which processes `down` ends and where a state is written.
+fn trusted(base: PathBuf) -> std::io::Result<PathBuf> {
+    match fs::symlink_metadata(&base) {
+        Ok(there) if base.starts_with(std::env::temp_dir()) => {
+            let owner = there.uid() == rustix::process::geteuid().as_raw();
+            match there.is_dir() && owner && there.mode() & 0o022 == 0 {
+                true => Ok(base),
+                false => Err(std::io::Error::other(
+                    "it is a link, belongs to another user, or others may write to it; remove it",
+                )),
+            }
+        }
+        _ => Ok(base),
+    }
+}
+
 /// Names of the labs that have a directory, also those without a state in it.
 pub(crate) fn recorded() -> Vec<String> {
-    let entries = fs::read_dir(base()).into_iter().flatten().flatten();
+    let own = trusted(base());
+    let entries = own.and_then(|own| Ok(fs::read_dir(own)?));
+    let entries = entries.into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -91,16 +112,20 @@ impl LabDirectory {
     /// The directory of a lab, whether it is there or not.
     pub fn of(name: &str) -> Result<LabDirectory, LabError> {
         check_name(name)?;
+        let base = base();
+        let own = trusted(base.clone()).map_err(LabError::file("trusting the directory", &base))?;
         Ok(LabDirectory {
             name: name.to_owned(),
-            path: base().join(name),
+            path: own.join(name),
         })
     }
 
     /// Creates the directory and locks it.
     pub fn create(&self) -> Result<File, LabError> {
         let base = base();
-        fs::create_dir_all(&base).map_err(LabError::file("making the directory", &base))?;
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&base);
+        made.map_err(LabError::file("making the directory", &base))?;
         fs::create_dir(&self.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => LabError::Exists(self.name.clone()),
             _ => LabError::file("making the directory", &self.path)(error),
@@ -129,10 +154,8 @@ impl LabDirectory {
     /// Writes the state; a reader, or a crash, finds the old one or the new one.
     pub fn write(&self, state: &LabState) -> Result<(), LabError> {
         let file = self.path.join("state.json");
-        let new = self.path.join("state.json.new");
         let text = serde_json::to_string_pretty(state).map_err(std::io::Error::other);
-        text.and_then(|text| fs::write(&new, text + "\n"))
-            .and_then(|()| fs::rename(&new, &file))
+        text.and_then(|text| replace_file(&file, (text + "\n").as_bytes()))
             .map_err(LabError::file("writing", &file))
     }
 
@@ -173,6 +196,7 @@ impl LabState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn lab_name_is_an_error_when_it_could_leave_the_directory() {
@@ -182,5 +206,22 @@ mod tests {
         for name in ["lab", "7", "disk-bound-2"] {
             assert!(check_name(name).is_ok(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn directory_of_others_below_the_temporary_one_is_not_trusted() {
+        let temporary = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| temporary.path().join(name);
+        assert!(trusted(path("absent")).is_ok());
+        DirBuilder::new()
+            .mode(0o700)
+            .create(path("own"))
+            .expect("made");
+        assert!(trusted(path("own")).is_ok());
+        std::os::unix::fs::symlink(path("own"), path("link")).expect("made");
+        assert!(trusted(path("link")).is_err());
+        let open = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(path("own"), open).expect("changed");
+        assert!(trusted(path("own")).is_err());
     }
 }

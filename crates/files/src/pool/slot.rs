@@ -114,12 +114,16 @@ impl Slot {
             return Ok(false);
         };
         let names = root.rules.index.iter();
+        let paths = root.rules.paths.iter();
         let message = Request::Root {
             root: id,
             siblings: root.rules.siblings,
             dotfiles: root.rules.dotfiles,
             symlinks: root.rules.symlinks,
             index: names.map(|name| Cow::Borrowed(name.as_str())).collect(),
+            rules: paths
+                .map(|rule| (rule.kind, Cow::Borrowed(rule.text.as_str())))
+                .collect(),
         };
         let mut bytes = Vec::new();
         encode_request(&message, &mut bytes);

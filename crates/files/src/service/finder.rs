@@ -420,6 +420,7 @@ fn config(root: &Path) -> RootConfig {
         siblings: false,
         dotfiles: true,
         symlinks: Symlinks::Inside,
+        rules: Vec::new(),
     }
 }
 

@@ -50,6 +50,7 @@ pub fn roots_with(directory: &Path, index: &[&str], siblings: bool, dotfiles: bo
         siblings,
         dotfiles,
         symlinks: Symlinks::default(),
+        rules: Vec::new(),
     };
     Rc::new(Roots::open(&[config]).unwrap())
 }

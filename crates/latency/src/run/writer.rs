@@ -229,7 +229,12 @@ fn write_json(
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
-        let mut file = File::create(&temporary)?;
+        // What a killed run has left, or a link which must not be followed.
+        let _ = fs::remove_file(&temporary);
+        let mut file = File::options()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)?;
         file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(&temporary, &path)

@@ -356,7 +356,7 @@ pub(super) fn write(root: &Path, shape: &Shape, seed: u64, complete: bool) -> io
 /// Replaces a file as a whole, and on disk before the name points at it.
 fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
     let unfinished = root.join(UNFINISHED_NAME);
-    let mut file = fs::File::create(&unfinished)?;
+    let mut file = headway_os::replace::create_new(&unfinished)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(unfinished, root.join(name))

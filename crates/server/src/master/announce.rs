@@ -1,12 +1,10 @@
 //! Startup messages and the ready file, from which scripts learn the addresses.
 
-use std::fs::File;
-use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::Path;
 
 use headway_config::Config;
 use headway_metrics::Overview;
+use headway_os::replace::replace_file;
 
 use super::{MasterError, Options, log_line};
 
@@ -35,9 +33,11 @@ pub(super) fn serving(
         let listen = &overview.master.listen;
         let pid = overview.master.pid;
         let ready = serde_json::json!({ "listen": listen, "status": status, "master_pid": pid });
-        write_whole(path, &ready.to_string()).map_err(|error| MasterError::ReadyFile {
-            path: path.clone(),
-            error,
+        replace_file(path, ready.to_string().as_bytes()).map_err(|error| {
+            MasterError::ReadyFile {
+                path: path.clone(),
+                error,
+            }
         })?;
     }
     Ok(())
@@ -67,16 +67,4 @@ fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
         Some(_) if !config.trace => log_line("trace: off (trace = false)"),
         Some(level) => log_line(format_args!("trace: {level}")),
     }
-}
-
-/// Writes by rename, so that a reader never sees half of the file.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    // A server that was killed may have left one. A new file follows no symbolic link, and is not
-    // the file of another user.
-    let _ = std::fs::remove_file(&name);
-    let mut file = File::options().write(true).create_new(true).open(&name)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(&name, path)
 }

@@ -140,7 +140,7 @@ impl Log {
     pub(super) fn end(&mut self, timeout: Duration) {
         if let Some((mut child, control)) = self.running.take() {
             drop(control);
-            super::wait_or_kill(&mut child, Instant::now() + timeout);
+            super::stopping::wait_or_kill(&mut child, Instant::now() + timeout);
         }
     }
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use headway_metrics::{MasterStatus, Pinned};
 
 use super::children::{Programs, Role, ended};
-use super::{MasterError, log_line, system, wait_or_kill};
+use super::stopping::wait_or_kill;
+use super::{MasterError, log_line, system};
 
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 

@@ -21,11 +21,13 @@ impl Master {
             .transpose()?;
         let (ours, theirs) = Control::pair()?;
         let sockets = listeners.sockets[number].iter().map(AsFd::as_fd);
-        let counters = self.shared_counters.iter().map(AsFd::as_fd);
+        let counters = self.shared.counters.iter().map(AsFd::as_fd);
+        let addresses = self.shared.addresses.iter().map(AsFd::as_fd);
         let pinner = self.pinner.iter().map(Pinner::socket);
         let mut outgoing = OutgoingDescriptors::default();
         outgoing.add(StartDescriptor::Listener, sockets);
         outgoing.add(StartDescriptor::SharedCounters, counters);
+        outgoing.add(StartDescriptor::AddressBoard, addresses);
         outgoing.add(StartDescriptor::Pinner, pinner);
         outgoing.add(StartDescriptor::Log, log.iter().map(AsFd::as_fd));
         let message = ToWorker::Start {

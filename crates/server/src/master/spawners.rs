@@ -16,7 +16,8 @@ use headway_spawner::wire::{SpawnerOrder, encode_order};
 use rustix::io::IoSlice;
 
 use super::children::{Programs, Role, ended};
-use super::{MasterError, log_line, wait_or_kill};
+use super::stopping::wait_or_kill;
+use super::{MasterError, log_line};
 
 /// A spawner that dies sooner than this after its start is restarted with a delay.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use headway_control::{Control, ToWorker};
 use headway_metrics::Snapshot;
 
+use super::watchdog::Progress;
+
 /// Messages queued for a worker that does not read. With more than this many it counts as stuck.
 const OUTBOX_MAX: usize = 256;
 /// A worker that dies sooner than this after its start is restarted with a delay.
@@ -23,6 +25,7 @@ pub(super) struct WorkerProcess {
     outbox: VecDeque<(ToWorker, Vec<OwnedFd>)>,
     started: Instant,
     pub(super) ready: bool,
+    pub(super) progress: Progress,
 }
 
 /// One worker. Its number stays, its process may change.
@@ -35,6 +38,8 @@ pub(super) struct WorkerSlot {
     pub(super) last: Option<Snapshot>,
     /// Error that the last process reported before it ended.
     pub(super) why: Option<String>,
+    /// Processes that have ended for the master and may not have ended for the kernel.
+    ended: Vec<Child>,
 }
 
 impl WorkerSlot {
@@ -45,6 +50,7 @@ impl WorkerSlot {
             delay: RESTART_DELAY_MIN,
             last: None,
             why: None,
+            ended: Vec::new(),
         }
     }
 
@@ -57,6 +63,7 @@ impl WorkerSlot {
             outbox: VecDeque::new(),
             started: Instant::now(),
             ready: false,
+            progress: Progress::default(),
         });
     }
 
@@ -64,10 +71,11 @@ impl WorkerSlot {
     /// life, twice as long each time after a short one, so that a failure at startup does not
     /// occupy a CPU.
     pub(super) fn died(&mut self, now: Instant) -> Duration {
-        let is_young = self
-            .running
-            .take()
+        let ended = self.running.take();
+        let is_young = ended
+            .as_ref()
             .is_none_or(|ended| now - ended.started < STABLE_AFTER);
+        self.ended.extend(ended.map(|ended| ended.child));
         let delay = if is_young { self.delay } else { Duration::ZERO };
         self.delay = if is_young {
             (self.delay * 2).min(RESTART_DELAY_MAX)
@@ -76,6 +84,12 @@ impl WorkerSlot {
         };
         self.restart_at = Some(now + delay);
         delay
+    }
+
+    /// Reaps processes that have ended.
+    pub(super) fn reap_ended(&mut self) {
+        self.ended
+            .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
     pub(super) fn is_ready(&self) -> bool {

@@ -1,7 +1,9 @@
 //! Decides how many connections to accept, and rejects the others: shares between workers, the
-//! limit per address, overload, shortage of descriptors. `batch` accepts them.
+//! limit per address, overload, shortage of descriptors. `batch` accepts them, `room` says which
+//! idle connections close for new ones.
 
 mod batch;
+mod room;
 
 pub(super) use batch::Batch;
 
@@ -10,8 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use headway_accept::{
-    Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
-    NOT_ACCEPTING, batch_limit,
+    Accepted, AddressBoard, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX,
+    Listeners, NOT_ACCEPTING, batch_limit,
 };
 use headway_admission::retry_after_s;
 use headway_config::{AcceptBatch, Config, EarlyReject, ListenerMode};
@@ -20,7 +22,6 @@ use headway_control::FromWorker;
 use headway_event::{Ready, Token};
 use headway_http::Status;
 use headway_metrics::calls::Call;
-use headway_os::shared_counters::SharedCounters;
 use headway_request::Request;
 use headway_respond::ResponseContext;
 use rustix::io::Errno;
@@ -63,13 +64,14 @@ impl Acceptor {
         config: &Config,
         worker: u32,
         mut listeners: Listeners,
-        counters: Option<SharedCounters>,
+        balance: Option<Balance>,
+        board: Option<AddressBoard>,
     ) -> Self {
         Self {
-            addresses: Addresses::new(config.max_connections_per_address),
+            addresses: Addresses::new(config.max_connections_per_address, board, worker),
             auto: admission_control(config, &mut listeners),
             listeners,
-            balance: counters.map(|counters| Balance::new(counters, worker)),
+            balance,
             accepts_owed: 0,
             last_clients: None,
         }
@@ -88,6 +90,7 @@ impl Acceptor {
 
     /// What each iteration ends with: balance, and the state of the accept queue.
     pub(super) fn maintain(&mut self, context: &mut LoopContext) {
+        self.look_for_room(context);
         self.maintain_balance(context);
         self.report_listeners(context);
         self.reject_while_full(context);
@@ -103,6 +106,7 @@ impl Acceptor {
                 .as_ref()
                 .and_then(|auto| auto.next_ms(context.now_ms)),
             self.full_next_ms(context),
+            self.room_next_ms(context),
         ];
         due.into_iter().flatten().min()
     }
@@ -110,7 +114,7 @@ impl Acceptor {
     /// Accounts for a connection that has closed.
     pub(super) fn on_closed(&mut self, context: &mut LoopContext, client: IpAddr) {
         self.addresses.leave(client);
-        self.listeners.set_full(false, &mut context.events);
+        self.set_full(context, false);
         self.accepts_owed += u32::from(context.config.research.accept_on_close);
     }
 
@@ -141,7 +145,7 @@ impl Acceptor {
         let own = context.connections.count() as u32;
         if let Some(balance) = &mut self.balance {
             balance.publish(match self.listeners.are_accepting() {
-                true => own,
+                true => own.into(),
                 false => NOT_ACCEPTING,
             });
             if balance.resume(own, context.now_ms) {
@@ -358,6 +362,7 @@ impl Acceptor {
     fn pause_accepting(&mut self, context: &mut LoopContext, what: &str, error: Errno) {
         context.counters.accept_pauses += 1;
         self.listeners.pause(context.now_ms, &mut context.events);
+        context.evict_idle |= matches!(error, Errno::MFILE | Errno::NFILE);
         if context.counters.accept_pauses.is_power_of_two() {
             context.notice(format!(
                 "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \

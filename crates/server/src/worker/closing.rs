@@ -7,6 +7,11 @@ use headway_metrics::calls::Call;
 use rustix::net::Shutdown;
 
 use super::Worker;
+use super::acceptor::Acceptor;
+
+/// Idle connections that close when descriptors run out: the reserve takes the first ones, new
+/// connections get the others.
+const EVICTED_PER_PAUSE: usize = 32;
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
 const FIRST_REQUEST_MS: u64 = 1_000;
@@ -29,6 +34,31 @@ impl Worker {
                 }
                 (true, _) => self.close(slot),
             }
+        }
+    }
+
+    /// Closes the longest idle connection if the last accepted one is over the limit.
+    pub(super) fn close_over_limit(&mut self) {
+        let context = &self.context;
+        if context.connections.count() <= context.config.max_connections as usize {
+            return;
+        }
+        if let Some(slot) = Acceptor::evictable(context) {
+            self.context.counters.connections_evicted_limit += 1;
+            self.close(slot);
+        }
+    }
+
+    /// Closes the longest idle connections, because descriptors have run out, and accepts again if
+    /// there were any.
+    pub(super) fn close_for_descriptors(&mut self) {
+        for _ in 0..EVICTED_PER_PAUSE {
+            let Some(slot) = Acceptor::evictable(&self.context) else {
+                return;
+            };
+            self.context.counters.connections_evicted_descriptors += 1;
+            self.close(slot);
+            self.acceptor.listeners.end_pause(self.context.now_ms);
         }
     }
 

@@ -68,6 +68,10 @@ pub(super) struct LoopContext {
     pub descriptors_short: bool,
     /// Descriptors have run out, so cached files should be closed.
     pub evict_files: bool,
+    /// Descriptors have run out, so idle connections should close.
+    pub evict_idle: bool,
+    /// Clients wait because there is no room for their connections.
+    pub clients_wait: bool,
     /// When the worker ends, if it is draining.
     pub draining_until_ms: Option<u64>,
 }
@@ -127,6 +131,8 @@ impl LoopContext {
             reserve: opened.reserve,
             descriptors_short: false,
             evict_files: false,
+            evict_idle: false,
+            clients_wait: false,
             draining_until_ms: None,
             config,
         }
@@ -200,6 +206,14 @@ impl LoopContext {
         });
     }
 
+    /// Tells the master that the loop makes progress.
+    pub fn send_pong(&self) {
+        // If the channel is full, the master reads it first and has a sign of progress.
+        let _ = self.tracer.call(Call::ControlSend, || {
+            self.control.try_send(&FromWorker::Pong, &[])
+        });
+    }
+
     /// What a lookup in the file cache needs.
     pub fn lookup_context(&mut self) -> LookupContext<'_> {
         LookupContext {
@@ -235,6 +249,7 @@ impl LoopContext {
         let most = self.config.max_requests_per_connection;
         request.head.keeps_alive()
             && self.draining_until_ms.is_none()
+            && !self.clients_wait
             && (most == 0 || connection.requests + 1 < most)
     }
 

@@ -326,7 +326,8 @@ impl Gateway {
             Next::Wait(phase) => connection.phase = phase,
             next => context.settled.push((client, next)),
         }
-        context.connections.put_back(slot, connection);
+        let now_ms = context.now_ms;
+        context.connections.put_back(slot, connection, now_ms);
     }
 
     fn apply_step(

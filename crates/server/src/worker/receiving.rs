@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
 use headway_event::Interest;
 use headway_http::chunked::DrainProgress;
-use headway_http::{Framing, Method, Status};
+use headway_http::{Framing, Method, Reject, Status};
 use headway_metrics::calls::Call;
 use headway_request::Request;
 use rustix::io::Errno;
@@ -23,6 +23,21 @@ const LINGER_TIMEOUT_MS: u64 = 2_000;
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 impl LoopContext {
+    /// Answers input that is no request.
+    pub(super) fn reject_input(
+        &mut self,
+        connection: &mut Connection,
+        input: &[u8],
+        reject: &Reject,
+    ) -> Next {
+        self.counters.requests_received += 1;
+        self.counters.count_rejected(reject.kind);
+        let mut request = Box::new(Request::unparsed(input));
+        request.started = self.request_start();
+        request.reject_reason = Some(reject.reason);
+        self.close_with_error(connection, request, reject.status)
+    }
+
     /// Receives bytes. Returns `None` if there are none now, and an error if the client has closed
     /// or reset the connection.
     pub(super) fn receive_into(

@@ -24,6 +24,13 @@ impl Handler for DirectoryRedirect {
         let Some(Ok(path)) = request.head.path() else {
             return context.send_error(connection, request, Status::NOT_FOUND);
         };
+        // Whether it exists is not for clients if what is in it is not.
+        let host = context.hosts();
+        let inside = [&path.bytes[..], b"/"].concat();
+        let route = context.routes.find(host.get(request.virtual_host), &inside);
+        if request.redirects == 0 && route.is_some_and(|route| route.location.internal) {
+            return context.send_error(connection, request, Status::NOT_FOUND);
+        }
         connection.keep_alive = context.keeps_alive(connection, &request);
         let head = request.head.head();
         let response_context = context.response_context(&head, connection);

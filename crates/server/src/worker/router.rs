@@ -28,7 +28,7 @@ use std::rc::Rc;
 use headway_connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::protocol::CustomResult;
 use headway_files::{Failure, OpenFile};
-use headway_http::{Framing, Status};
+use headway_http::{Framing, Parsed, Status};
 use headway_request::{LookedUp, Request};
 
 use super::application::{EmbeddedApplications, Turn};
@@ -187,6 +187,10 @@ impl Router {
             Phase::AwaitHead if connection.header_partial => {
                 context.counters.timeouts_header += 1;
                 let received = std::mem::take(&mut connection.rx_buffer);
+                // What has come since the last line's end has not been parsed yet.
+                if let Parsed::Reject(reject) = headway_http::parse(&received, &context.limits) {
+                    return context.reject_input(connection, &received, &reject);
+                }
                 let mut request = Box::new(Request::unparsed(&received));
                 request.reject_reason = Some("header timeout");
                 return context.close_with_error(connection, request, Status::REQUEST_TIMEOUT);

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use headway_accept::Listeners;
+use headway_accept::{AddressBoard, Balance, Listeners};
 use headway_config::{Config, HelperBackend, Opening};
 use headway_control::{
     Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
@@ -18,7 +18,7 @@ use headway_files::{
     FileCache, FileCacheLimits, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits, Roots,
 };
 use headway_lookup::{Ages, Lookup, VirtualHosts};
-use headway_os::shared_counters::SharedCounters;
+use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
 
 use super::acceptor::Acceptor;
@@ -114,7 +114,15 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
     };
     Worker {
         number,
-        acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
+        acceptor: Acceptor::new(
+            &config,
+            number,
+            listeners,
+            resources
+                .shared_counters
+                .map(|shared| Balance::new(shared, number)),
+            resources.address_board,
+        ),
         router: Router {
             files: StaticFiles::new(&config, resources.lookup, resources.pinner),
             listings: Listings::new(&config),
@@ -130,7 +138,8 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
 pub(super) struct Resources {
     pub events: Events,
     pub listeners: Listeners,
-    pub shared_counters: Option<SharedCounters>,
+    pub shared_counters: Option<SharedLines>,
+    pub address_board: Option<AddressBoard>,
     pub hosts: VirtualHosts,
     pub routes: Routes,
     pub gateway: Box<Gateway>,
@@ -156,6 +165,7 @@ impl Resources {
             log,
             pinner,
             shared_counters,
+            address_board,
             listeners,
         } = Passed::new(config, descriptors)?;
         let mut listeners = setup(
@@ -206,6 +216,7 @@ impl Resources {
             events,
             listeners,
             shared_counters,
+            address_board,
             hosts,
             routes,
             gateway,
@@ -223,7 +234,8 @@ impl Resources {
 struct Passed {
     log: Option<Log>,
     pinner: Option<PinnerSocket>,
-    shared_counters: Option<SharedCounters>,
+    shared_counters: Option<SharedLines>,
+    address_board: Option<AddressBoard>,
     listeners: Vec<OwnedFd>,
 }
 
@@ -236,11 +248,19 @@ impl Passed {
             .collect::<Result<_, _>>()?;
         let shared_counters = descriptors
             .take_if(config.is_balanced(), StartDescriptor::SharedCounters)?
-            .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
+            .map(|shared_counters| SharedLines::open(shared_counters).map_err(io::Error::from))
             .transpose();
         let shared_counters = setup(
             "seeing how many clients the other workers have",
             shared_counters,
+        )?;
+        let address_board = descriptors
+            .take_if(config.shares_addresses(), StartDescriptor::AddressBoard)?
+            .map(|board| AddressBoard::open(board, config.workers).map_err(io::Error::from))
+            .transpose();
+        let address_board = setup(
+            "seeing the connections per address of other workers",
+            address_board,
         )?;
         let pinner = descriptors
             .take_if(config.pin_max_bytes > 0, StartDescriptor::Pinner)?
@@ -256,6 +276,7 @@ impl Passed {
             log,
             pinner,
             shared_counters,
+            address_board,
             listeners,
         })
     }

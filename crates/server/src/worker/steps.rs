@@ -9,8 +9,7 @@
 use headway_connection::{Connection, Next, Phase};
 use headway_event::{Interest, Ready, Token};
 use headway_files::Done;
-use headway_http::{Parsed, Reject, may_be_decided};
-use headway_request::Request;
+use headway_http::{Parsed, may_be_decided};
 
 use super::context::LoopContext;
 use super::router::Router;
@@ -33,7 +32,8 @@ impl Worker {
             return;
         };
         let disposition = step(self, &mut connection);
-        self.context.connections.put_back(slot, connection);
+        let now_ms = self.context.now_ms;
+        self.context.connections.put_back(slot, connection, now_ms);
         if disposition == Disposition::Close {
             self.close(slot);
         }
@@ -223,7 +223,7 @@ impl Worker {
                     return self.context.await_head(connection, input);
                 }
                 Parsed::Reject(reject) => {
-                    let next = self.reject_input(connection, input, &reject);
+                    let next = self.context.reject_input(connection, input, &reject);
                     return self.advance(connection, next);
                 }
             };
@@ -240,17 +240,6 @@ impl Worker {
         connection.phase = Phase::AwaitTurn;
         self.context.queue_turn(connection);
         Disposition::Keep
-    }
-
-    /// Answers input that is no request.
-    fn reject_input(&mut self, connection: &mut Connection, input: &[u8], reject: &Reject) -> Next {
-        self.context.counters.requests_received += 1;
-        self.context.counters.count_rejected(reject.kind);
-        let mut request = Box::new(Request::unparsed(input));
-        request.started = self.context.request_start();
-        request.reject_reason = Some(reject.reason);
-        self.context
-            .close_with_error(connection, request, reject.status)
     }
 }
 

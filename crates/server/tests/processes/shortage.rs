@@ -1,6 +1,7 @@
 //! Descriptors run out, and the disk of the log is full.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpStream;
 
 use headway_test_support::disks::Mount;
@@ -11,15 +12,18 @@ use crate::clients::*;
 
 /// Lets a process open `room` more descriptors and no more; gives the limit it had.
 pub fn leave_room(pid: i32, room: usize) -> Rlimit {
-    let open: Vec<u64> = fs::read_dir(format!("/proc/{pid}/fd"))
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let open = descriptors(pid);
     // New descriptors get the lowest free numbers, and the limit is one on numbers.
     let free = (0..).filter(|number| !open.contains(number));
     let limit = free.take(room).last().map_or(0, |last| last + 1);
     set_limit(pid, Some(limit))
+}
+
+/// The numbers of a process's descriptors.
+fn descriptors(pid: i32) -> Vec<u64> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    open.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 fn set_limit(pid: i32, current: Option<u64>) -> Rlimit {
@@ -53,8 +57,10 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
         let mut clients: Vec<TcpStream> = (0..60)
             .map(|_| TcpStream::connect(&server.address).unwrap())
             .collect();
+        // Both at once: an idle connection may close for one that waits.
         for client in &mut clients {
             send_get(client, "/a");
+            send_get(client, "/b");
         }
         server.wait_for("the pause", |server| {
             counter(&server.status(), "accept_pauses") > 0
@@ -65,7 +71,6 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
                 (200, b"hello".into()),
                 "{events}"
             );
-            send_get(&mut client, "/b");
             assert!(read_response(&mut client) == (200, contents(1, 200_000)));
         }
         server.wait_for("room again", |server| {
@@ -76,6 +81,59 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
         assert_eq!(counter(&status, "connections_reset"), 0);
         let said = server.stop();
         assert!(said.contains("accepting paused"), "{said}");
+    }
+}
+
+#[test]
+fn idle_connections_close_when_descriptors_run_out() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in ["select", "poll", "epoll", "epoll-edge"] {
+        let arguments = [
+            "--workers",
+            "1",
+            "--idle-timeout",
+            "10m",
+            "--events",
+            events,
+        ];
+        let server = Server::start(program(), root.path(), &arguments);
+        assert_eq!(get(&server.address, "/a").0, 200);
+        server.wait_for("a helper", |server| {
+            counter(&server.status(), "helpers") == 1
+                && counter(&server.status(), "connections_open") == 0
+        });
+        let mut busy = server.connect();
+        busy.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
+        let mut idle: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
+        for client in &mut idle {
+            send_get(client, "/a");
+            assert_eq!(read_response(client).0, 200);
+        }
+        let worker = server.children("serve-worker")[0];
+        let numbers = descriptors(worker);
+        set_limit(worker, numbers.into_iter().max().map(|last| last + 1));
+        // The first of them get the numbers that are free.
+        let ask = |_| {
+            let mut client = server.connect();
+            send_get(&mut client, "/a");
+            client
+        };
+        let mut others: Vec<TcpStream> = (0..60).map(ask).collect();
+        for client in &mut others {
+            assert_eq!(read_response(client), (200, b"hello".into()), "{events}");
+        }
+        busy.write_all(b"Host: x\r\n\r\n").unwrap();
+        assert_eq!(read_response(&mut busy).0, 200, "{events}");
+        let status = server.status();
+        let evicted = counter(&status, "connections_evicted_descriptors");
+        assert!(evicted > 0, "{events}");
+        assert_eq!(counter(&status, "connections_evicted_limit"), 0);
+        assert_eq!(
+            read_to_close(&mut idle[0]),
+            b"",
+            "{events}: the longest idle"
+        );
     }
 }
 

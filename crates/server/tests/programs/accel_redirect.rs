@@ -25,6 +25,8 @@ fn serve(site: &Site, handoff: &str) -> Server {
     fs::write(site.path("root/kept/a.txt"), TEXT).unwrap();
     fs::write(site.path("outside.txt"), "nobody's business\n").unwrap();
     site.program("started", STARTED);
+    let spaced = "printf 'X-Accel-Redirect: /kept/a b.txt\\nContent-Type: a/b\\n\\nnever'";
+    site.program("spaced", spaced);
     site.file("cgi/stays", STAYS, 0o755);
     let (cgi, root) = (site.path("cgi"), site.path("root").canonicalize().unwrap());
     site.serve_configured(&format!(
@@ -141,7 +143,10 @@ fn x_sendfile_outside_the_document_root_is_rejected() {
             ("X-Accel-Redirect:http://other.example/file.txt", 502),
             ("X-Accel-Redirect://other.example/file.txt", 502),
             ("X-Accel-Redirect:file.txt", 502),
-            ("X-Accel-Redirect:/../outside.txt", 403),
+            ("X-Accel-Redirect:/../outside.txt", 502),
+            ("X-Accel-Redirect:/%2e%2e/outside.txt", 502),
+            ("X-Accel-Redirect:/kept/%zz", 502),
+            ("X-Accel-Redirect:/kept/%00", 502),
             ("X-Accel-Redirect:", 502),
             ("X-Accel-Redirect:/kept/none", 404),
         ] {
@@ -149,6 +154,8 @@ fn x_sendfile_outside_the_document_root_is_rejected() {
             assert_eq!(response.status, status, "{way}?{query}");
             assert!(!response.text().contains("never"), "{way}?{query}");
         }
+        // Such a target could not come from a client.
+        assert_eq!(get(&server, "/cgi-bin/spaced").status, 502);
         // A redirect to itself.
         let circle = get(
             &server,

@@ -295,7 +295,7 @@ impl World {
                 self.open_at_end = Some(snapshot.counters.connections_open);
             }
             FromWorker::Notice { text } => self.note(&format!("notice: {text}")),
-            FromWorker::Ready | FromWorker::AcceptPending => {}
+            FromWorker::Ready | FromWorker::Pong | FromWorker::AcceptPending => {}
         }
         Ok(())
     }

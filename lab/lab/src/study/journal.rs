@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use headway_os::replace::replace_file;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -122,12 +123,9 @@ impl Journal {
     fn note(&self, change: impl FnOnce(&mut Begun)) -> io::Result<()> {
         let mut begun = self.lock();
         change(&mut begun);
-        // Under another name first: whenever the run is killed, the old text is there or the new
-        // one.
-        let new = self.file.with_extension("json.new");
+        // Whenever the run is killed, the old text is there or the new one.
         let text = serde_json::to_string(&*begun)?;
-        fs::write(&new, text + "\n")?;
-        fs::rename(&new, &self.file)
+        replace_file(&self.file, (text + "\n").as_bytes())
     }
 
     fn lock(&self) -> MutexGuard<'_, Begun> {

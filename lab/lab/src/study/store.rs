@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headway_os::replace::replace_file;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -265,12 +266,10 @@ impl Store {
         self.write(&directory.join(RECORD_FILE), record)
     }
 
-    /// Under another name first, so that a reader finds the old text or the new one.
+    /// A reader finds the old text or the new one.
     fn write(&self, path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
-        let new = path.with_extension("json.new");
         let text = serde_json::to_string_pretty(value).map_err(io::Error::other);
-        text.and_then(|text| fs::write(&new, text + "\n"))
-            .and_then(|()| fs::rename(&new, path))
+        text.and_then(|text| replace_file(path, (text + "\n").as_bytes()))
             .map_err(io_at(path))
     }
 }

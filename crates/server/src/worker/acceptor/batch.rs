@@ -84,7 +84,7 @@ impl Acceptor {
     }
 
     /// Accepts and registers the next connection of a batch, and returns its slot; `None` at the
-    /// end of the batch.
+    /// end of the batch. If there is then one more than the limit, an idle one has to close.
     pub(in crate::worker) fn accept_next(
         &mut self,
         context: &mut LoopContext,
@@ -98,9 +98,8 @@ impl Acceptor {
                 batch.end = BatchEnd::LimitReached;
                 return None;
             }
-            if context.connections.count() >= context.config.max_connections as usize {
-                self.listeners.set_full(true, &mut context.events);
-                batch.end = BatchEnd::NoRoom;
+            if !self.has_room(context) {
+                batch.end = self.end_without_room(context, batch.listener);
                 return None;
             }
             context.counters.accept_calls += 1;
@@ -126,6 +125,16 @@ impl Acceptor {
         }
     }
 
+    /// There is no room for the next connection of a batch, if there is one.
+    fn end_without_room(&mut self, context: &mut LoopContext, listener: u32) -> BatchEnd {
+        if self.listeners.pending(listener, &context.tracer) == 0 {
+            self.listeners.drained(listener, &mut context.events);
+            return BatchEnd::QueueEmpty;
+        }
+        self.set_full(context, true);
+        BatchEnd::NoRoom
+    }
+
     /// Registers a new connection, unless its address has too many.
     fn register(
         &mut self,
@@ -146,7 +155,7 @@ impl Acceptor {
         let open = context.connections.count() as u64;
         context.counters.connections_at_accept.record(open);
         if let Some(balance) = &self.balance {
-            balance.publish(open as u32);
+            balance.publish(open);
         }
         Some(slot)
     }

@@ -9,7 +9,7 @@ use headway_connection::{Connection, Exchange, Next};
 use headway_gateway::cgi::is_local;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{AccelRedirect, FieldList};
-use headway_http::{Parsed, Status};
+use headway_http::{Parsed, Status, Target};
 use headway_respond::handlers::accel_redirect::{file_below, passed_fields};
 use headway_respond::handlers::{RedirectKind, redirected_request};
 
@@ -106,23 +106,29 @@ impl Gateway {
         };
         let bytes = redirected_request(&request, &redirect.location, how, !whole);
         // The target is new, so this is another request.
-        match headway_http::parse(&bytes, &context.limits) {
-            Parsed::Complete(head) => {
+        let why = match headway_http::parse(&bytes, &context.limits) {
+            Parsed::Complete(head) if is_path(&head.target) => {
                 let mut request = context.make_request(&head, &bytes);
                 request.started = exchange.request.started;
                 request.redirects = redirects;
                 request.had_helper = exchange.request.had_helper;
                 request.accel_fields = redirect.accel_fields.map(Rc::new);
                 context.requests.recycle(exchange.request);
-                Next::Start(request)
+                return Next::Start(request);
             }
-            Parsed::Reject(reject) => {
-                context.close_with_error(connection, exchange.request, reject.status)
-            }
-            Parsed::Partial => {
-                let status = Status::INTERNAL_SERVER_ERROR;
-                context.close_with_error(connection, exchange.request, status)
-            }
-        }
+            Parsed::Reject(reject) => reject.reason,
+            Parsed::Complete(_) | Parsed::Partial => "not a path of this server",
+        };
+        // The client's request was valid, so the error is the handler's.
+        context.counters.handler_invalid_responses += 1;
+        let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
+        let line = format!("{name}: invalid target of an internal redirect: {why}");
+        self.log_program(context, exchange.id, &line);
+        self.answer_error(context, connection, exchange, Status::BAD_GATEWAY)
     }
+}
+
+/// Whether the target is a path that leads nowhere outside.
+fn is_path(target: &Target<'_>) -> bool {
+    matches!(target, Target::Path(path) if headway_http::path::normalise(path).is_ok())
 }
