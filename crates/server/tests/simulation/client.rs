@@ -13,7 +13,7 @@ use rustix::net::{
 use crate::clock;
 use crate::faults::span;
 use crate::kernel::Kernel;
-use crate::model::{Excuses, Model};
+use crate::model::{Excuses, Model, may_be_cut};
 use crate::reply::Head;
 use crate::request::{self, Planned};
 use crate::site::Site;
@@ -43,7 +43,7 @@ struct Manner {
     read_bytes: usize,
     write_bytes: usize,
     pipeline: usize,
-    /// Gives up after so many bytes.
+    /// Gives up after this number of bytes.
     abort_after: Option<usize>,
     half_closes: bool,
     /// Stays when all is answered, until the server closes.
@@ -219,6 +219,11 @@ impl Client {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
+        let connection = self.connection.expect("it is connected");
+        if around.kernel.state().connections[connection].is_reset {
+            self.note(around, || "is reset".to_owned());
+            return self.ended(around);
+        }
         let mut buffer = vec![0; self.manner.read_bytes];
         match recv(socket.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(Errno::CONNRESET) => return self.ended(around),
@@ -240,7 +245,7 @@ impl Client {
             .abort_after
             .is_some_and(|most| self.received_bytes > most);
         let has_all = self.pending.is_empty() && self.requests_left == 0;
-        // A client that has been told to expect the end waits for it.
+        // After a response that announces the end, the client waits for it.
         if gives_up || has_all && !self.manner.stays && !self.must_end {
             self.leave(around);
         }
@@ -321,9 +326,8 @@ impl Client {
         let is_explained = self.must_end
             || is_rejected
             || self.has_half_closed && self.pending.is_empty()
-            || excuses.timed_out
             || excuses.is_draining
-            || excuses.is_broken;
+            || may_be_cut(excuses);
         match (&self.head, self.pending.front()) {
             (Some(head), Some(planned)) if !is_rejected => {
                 let content = &self.received[head.length..];

@@ -42,6 +42,9 @@ pub struct ConnectionFate {
     pub active_ns: u64,
     /// When the server closed its socket; 0 before.
     pub closed_ns: u64,
+    /// It closed with input unread. TCP then sends a reset, which destroys what the client has not
+    /// read (RFC 9112, 9.6).
+    pub is_reset: bool,
 }
 
 /// What the kernel and the world share.
@@ -77,7 +80,7 @@ pub struct State {
     is_serving: bool,
 }
 
-/// Every call, as a checksum, and as text if somebody will read it.
+/// Every call, as a checksum, and as text if the seed runs with its trace.
 #[derive(Default)]
 pub struct Trace {
     pub hash: u64,

@@ -3,7 +3,7 @@
 //!
 //! Every system call of the worker and of its helpers is caught (`trap`), and one thread runs at a
 //! time (`task`), so a seed is always the same run. `HEADWAY_SIMULATION_SEED` runs one seed with its
-//! trace, `HEADWAY_SIMULATION_SEEDS` so many from `HEADWAY_SIMULATION_FIRST` on.
+//! trace, `HEADWAY_SIMULATION_SEEDS` is a number of seeds, from `HEADWAY_SIMULATION_FIRST` on.
 //!
 //! The models are FoundationDB's simulation and TigerBeetle's VOPR.
 

@@ -191,7 +191,8 @@ impl Model {
     }
 }
 
-fn may_be_cut(excuses: Excuses) -> bool {
+/// Whether a fault explains that a reply ends early.
+pub fn may_be_cut(excuses: Excuses) -> bool {
     excuses.disk_failed || excuses.exhausted || excuses.timed_out || excuses.is_broken
 }
 

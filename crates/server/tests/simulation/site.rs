@@ -17,7 +17,6 @@ pub struct Version {
     pub content: Option<Rc<Vec<u8>>>,
     /// Modification time in seconds since 1970.
     pub modified_s: i64,
-    pub since_ns: u64,
     pub until_ns: u64,
     /// The version was changed in place afterwards, so a reply of it may be cut off.
     pub is_rewritten: bool,
@@ -184,7 +183,6 @@ impl Site {
         versions.push(Version {
             content: content.map(Rc::new),
             modified_s: self.next_modified_s,
-            since_ns: now,
             until_ns: u64::MAX,
             is_rewritten: false,
         });

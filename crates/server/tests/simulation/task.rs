@@ -1,4 +1,4 @@
-//! A thread that runs only when it is told to: the worker, and each of its helpers. Exactly one of
+//! A thread that runs only when its turn comes: the worker, and each of its helpers. Exactly one of
 //! them, or the test, runs at a time, so everything happens in an order that the seed decides.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -43,7 +43,7 @@ unsafe extern "C" {
 thread_local! {
     /// What the kernel reads before each call of this thread.
     static SELECTOR: Cell<u8> = const { Cell::new(ALLOW) };
-    /// Who decides about the calls of this thread.
+    /// What decides about the calls of this thread.
     static CALLS: Cell<Option<*const dyn Calls>> = const { Cell::new(None) };
 }
 

@@ -20,7 +20,7 @@ use crate::task::{Baton, Task};
 
 /// A simulation that takes more turns than this does not end.
 const TURNS_MAX: u64 = 300_000;
-/// After so many turns nothing goes wrong any more, and clients hurry.
+/// After this number of turns nothing goes wrong any more, and clients hurry.
 const EVENTFUL_TURNS_MAX: u64 = 20_000;
 
 /// How long a worker without clients is watched.
@@ -138,7 +138,7 @@ impl World {
         drop(state);
         match result {
             Ok(()) => (self.end(), lines),
-            // Its threads wait for turns that nobody gives them any more.
+            // Its threads wait for turns that do not come any more.
             Err(error) => (Err(error), lines),
         }
     }

@@ -353,8 +353,12 @@ impl State {
     }
 
     fn close(&mut self, arguments: Arguments) -> i64 {
-        if let Some(connection) = self.sockets.remove(&(arguments[0] as i32)) {
-            self.connections[connection].closed_ns = clock::now_ns();
+        let socket = arguments[0];
+        if let Some(connection) = self.sockets.remove(&(socket as i32)) {
+            let fate = &mut self.connections[connection];
+            fate.closed_ns = clock::now_ns();
+            fate.is_reset =
+                queued(socket, libc::FIONREAD) > 0 && queued(socket, libc::TIOCOUTQ) > 0;
         }
         make(libc::SYS_close, arguments)
     }
@@ -368,6 +372,16 @@ impl State {
             return self.broken(of_socket, &[libc::ENOMEM, libc::ENOSPC]);
         }
         make(libc::SYS_epoll_ctl, arguments)
+    }
+}
+
+/// How many bytes wait in a socket: to be received (`FIONREAD`), or to be read by the other end.
+fn queued(socket: u64, which: libc::Ioctl) -> i32 {
+    let mut bytes = 0_i32;
+    let pointer = &raw mut bytes as u64;
+    match make(libc::SYS_ioctl, [socket, which as u64, pointer, 0, 0, 0]) {
+        0 => bytes,
+        _ => 0,
     }
 }
 

@@ -33,7 +33,7 @@ pub fn write<T>(pointer: u64, value: T) {
 
 /// Fills a buffer of the caller.
 pub fn fill(pointer: u64, bytes: &[u8]) {
-    // SAFETY: the caller of the system call has room for so many there.
+    // SAFETY: the caller of the system call has room for that number there.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer as *mut u8, bytes.len()) }
 }
 
