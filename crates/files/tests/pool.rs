@@ -264,20 +264,13 @@ fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() 
         let repeated = next.message().is_some_and(|text| text.contains("job: 0"));
         match kind {
             CustomJob::Once => {
-                let [
-                    Done {
-                        outcome, waiters, ..
-                    },
-                ] = &done[..]
-                else {
-                    panic!("{done:?}")
-                };
-                let why = match outcome {
+                let [one] = &done[..] else { panic!("{done:?}") };
+                let why = match &one.outcome {
                     Outcome::Custom { answer: Err(why) } => *why,
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(why, Failure::GivenUp);
-                assert_eq!((&waiters[..], repeated), (&[1][..], false));
+                assert_eq!((&one.waiters[..], repeated), (&[1][..], false));
             }
             CustomJob::Shared => {
                 assert!(done.is_empty() && repeated);

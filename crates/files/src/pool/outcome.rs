@@ -170,11 +170,7 @@ impl Arrived<'_> {
                 Ok(Outcome::Touched { root, path })
             }
             (JobKey::List(root, version, path), Reply::Listed { answer, .. }) => {
-                let answer = match answer {
-                    Ok(None) => Ok(file.ok_or(Broken)?),
-                    Ok(Some(meta)) => self.memory(Ok(meta))?,
-                    Err(failure) => Err(failure),
-                };
+                let answer = self.listed(file, answer)?;
                 Ok(Outcome::Listed {
                     root,
                     version,
@@ -219,6 +215,18 @@ impl Arrived<'_> {
                 },
             }),
             _ => Err(Broken),
+        }
+    }
+
+    fn listed(
+        self,
+        known: Option<Rc<OpenFile>>,
+        answer: Result<Option<Meta>, Failure>,
+    ) -> Result<Result<Rc<OpenFile>, Failure>, Broken> {
+        match answer {
+            Ok(None) => Ok(Ok(known.ok_or(Broken)?)),
+            Ok(Some(meta)) => self.memory(Ok(meta)),
+            Err(failure) => Ok(Err(failure)),
         }
     }
 
