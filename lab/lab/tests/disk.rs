@@ -429,10 +429,8 @@ fn reads_of_a_range_end_with_eio_when_it_fails() {
     let refused = disk.order(beyond).expect_err("there is nothing");
     assert!(refused.to_string().contains("ends at"), "{refused}");
     let device = uncached(disk.device().expect("not remote"));
-    let fates = [999, 1000, 1001, 1002].map(|page| {
-        let read = Page::new().read(&device, page);
-        read.err().and_then(|error| error.raw_os_error())
-    });
+    let read = |page| Page::new().read(&device, page).err();
+    let fates = [999, 1000, 1001, 1002].map(|page| read(page).and_then(|it| it.raw_os_error()));
     let eio = rustix::io::Errno::IO.raw_os_error();
     assert_eq!(fates, [None, Some(eio), Some(eio), None]);
     assert_eq!(disk.statistics().expect("it answers").failed, 2);
