@@ -23,7 +23,7 @@ use std::iter::Peekable;
 pub struct Cell {
     /// Body length that was expected.
     pub size_bytes: u64,
-    /// Bucket of the response time, see [`bucket`].
+    /// Bucket of the response time, see [`Bucket`].
     pub bucket: u32,
     /// Whether the response was complete; service inversion is about these only.
     pub complete: bool,
@@ -95,7 +95,7 @@ impl Cells {
         );
     }
 
-    /// Adds `count` requests to a cell. Its bucket is one of [`bucket`].
+    /// Adds `count` requests to a cell. Its bucket is one of [`Bucket`].
     pub fn add(&mut self, cell: Cell, count: u64) {
         debug_assert!((cell.bucket as usize) < Bucket::COUNT);
         match (cell.packed(), u32::try_from(count)) {

@@ -159,9 +159,14 @@ impl Lookup {
                 return Some(current(entry));
             }
             context.counters.file_cache_revalidations += 1;
-            // What is known of the last root says nothing about the next one.
-            if self.unprobed.is_some() || self.roots.awaits_helper(root) {
+            if self.unprobed.is_some() {
                 return None;
+            }
+            let is_busy = context.now_ms < last_used_ms + ages.revalidate_ms;
+            let may_be_stale = is_busy && ages.allow_stale(entry, context.now_ms);
+            // What is known of the last root says nothing about the next one.
+            if self.roots.awaits_helper(root) {
+                return may_be_stale.then(|| stale(entry, context.counters));
             }
             let absent = entry.absent(context.now_ms);
             let verdict = context.tracer.call(Call::Resolve, || {
@@ -183,15 +188,7 @@ impl Lookup {
                 }
                 Revalidation::WouldBlock => {
                     context.counters.lookup_probes_would_block += 1;
-                    let is_busy = context.now_ms < last_used_ms + ages.revalidate_ms;
-                    if !is_busy || !ages.allow_stale(entry, context.now_ms) {
-                        return None;
-                    }
-                    context.counters.file_cache_stale_hits += 1;
-                    return Some(Found {
-                        entry: entry.clone(),
-                        refresh: true,
-                    });
+                    return may_be_stale.then(|| stale(entry, context.counters));
                 }
             }
         }
@@ -360,6 +357,14 @@ impl Ages {
     /// Whether an entry may be used although it could not be checked.
     fn allow_stale(self, entry: &Entry, now_ms: u64) -> bool {
         now_ms < entry.checked_ms.get() + self.revalidate_ms + self.stale_ms && self.stale_ms > 0
+    }
+}
+
+fn stale(entry: &Rc<Entry>, counters: &mut Counters) -> Found {
+    counters.file_cache_stale_hits += 1;
+    Found {
+        entry: entry.clone(),
+        refresh: true,
     }
 }
 

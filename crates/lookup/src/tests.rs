@@ -20,10 +20,16 @@ struct Fixture {
 impl Fixture {
     /// With an entry that was checked at time 0.
     fn new(ages: Ages) -> Fixture {
+        Fixture::below("", ages)
+    }
+
+    /// Below a name in the folder: the folder itself, or `link`, which leads there.
+    fn below(name: &str, ages: Ages) -> Fixture {
         let folder = tempfile::tempdir().expect("a place for files");
         std::fs::write(folder.path().join("file"), "x").expect("room");
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).expect("room");
         let root = RootConfig {
-            directory: folder.path().into(),
+            directory: folder.path().join(name),
             index: vec![],
             siblings: false,
             dotfiles: false,
@@ -125,4 +131,13 @@ fn entry_stays_when_its_check_fails_and_goes_when_it_is_too_old() {
     assert_eq!(fixture.find(1300), Some(true), "still to be checked");
     fixture.store(Failure::Io, 6000);
     assert_eq!(fixture.find(6100), None);
+}
+
+#[test]
+fn busy_entry_is_used_while_a_helper_follows_a_new_link_to_the_root() {
+    let mut fixture = Fixture::below("link", AGES);
+    assert_eq!(fixture.find(900), Some(false));
+    assert_eq!(fixture.find(1100), Some(true), "busy: used at 900");
+    assert!(fixture.lookup.roots.awaits_helper(RootId(0)));
+    assert_eq!(fixture.find(2200), None, "last used at 1100");
 }

@@ -85,7 +85,7 @@ fn trusted(base: PathBuf) -> std::io::Result<PathBuf> {
 /// Names of the labs that have a directory, also those without a state in it.
 pub(crate) fn recorded() -> Vec<String> {
     let own = trusted(base());
-    let entries = own.and_then(|own| Ok(fs::read_dir(own)?));
+    let entries = own.and_then(fs::read_dir);
     let entries = entries.into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
