@@ -11,7 +11,7 @@
 //! comparisons of a response together read at most about three times its length, and a *complete*
 //! body is always what the file held at one moment.
 
-use crate::file::Version;
+use crate::file::{Meta, Version};
 use crate::residency::CHUNK_BYTES;
 use std::fmt;
 use std::hash::Hasher;
@@ -61,6 +61,8 @@ pub struct Truncated;
 pub struct SentPrefix {
     range: Range<u64>,
     checksum: ContentChecksum,
+    /// Device and inode of the file.
+    file: (u64, u64),
     /// The version that was opened.
     opened: Version,
     /// The version that was last seen.
@@ -76,11 +78,13 @@ pub struct SentPrefix {
 }
 
 impl SentPrefix {
-    /// Nothing has been sent of a file opened in this version; sending begins at `start`.
-    pub fn new(opened: Version, start: u64) -> SentPrefix {
+    /// Nothing has been sent of a file that was this when it was opened; sending begins at `start`.
+    pub fn new(file: &Meta, start: u64) -> SentPrefix {
+        let opened = file.version();
         SentPrefix {
             range: start..start,
             checksum: ContentChecksum::new(),
+            file: (file.device, file.inode),
             opened,
             seen: opened,
             has_gap: false,
@@ -88,6 +92,11 @@ impl SentPrefix {
             checked_bytes: 0,
             is_being_checked: false,
         }
+    }
+
+    /// Whether this is about that file. A response may have parts of several.
+    pub fn is_of(&self, file: &Meta) -> bool {
+        self.file == (file.device, file.inode) && self.opened == file.version()
     }
 
     /// Adds bytes that were sent, which stand at `offset` in the file.
@@ -168,8 +177,27 @@ mod tests {
     const CHUNK: u64 = CHUNK_BYTES;
     const OPENED: u64 = 100 * CHUNK;
 
+    /// A file of that inode.
+    fn file(inode: u64) -> Meta {
+        let Version { size, modified } = version(OPENED, 1);
+        Meta {
+            size,
+            modified,
+            changed: modified,
+            device: 1,
+            inode,
+        }
+    }
+
+    #[test]
+    fn prefix_is_of_the_file_that_was_sent_and_of_no_other() {
+        let sent = SentPrefix::new(&file(7), 0);
+        assert!(sent.is_of(&file(7)));
+        assert!(!sent.is_of(&file(8)));
+    }
+
     fn sent(bytes: u64) -> SentPrefix {
-        let mut sent = SentPrefix::new(version(OPENED, 1), 0);
+        let mut sent = SentPrefix::new(&file(7), 0);
         sent.add(0, &vec![0; bytes as usize]);
         sent
     }

@@ -158,7 +158,7 @@ fn next_bytes_are_copied_only_if_the_file_holds_what_was_sent() {
     for (what, change, is_copied) in changes {
         put(tree.path(), "log", &bytes);
         let file = open(tree.path(), "log");
-        let mut sent = SentPrefix::new(file.meta().version(), 100);
+        let mut sent = SentPrefix::new(file.meta(), 100);
         sent.add(100, &bytes[100..60_000]);
         sent.add(60_000, &bytes[60_000..100_000]);
         let mut now = bytes.clone();

@@ -324,6 +324,15 @@ impl Outgoing {
         }
     }
 
+    /// Forgets what was sent of another file than the next one: a response may have parts of several.
+    pub fn forget_other_files(&mut self) {
+        if let (Some(sent), Some((file, _))) = (&self.sent_prefix, self.file_position())
+            && !sent.is_of(file.meta())
+        {
+            self.sent_prefix = None;
+        }
+    }
+
     /// The file of the next file piece.
     pub fn file(&self) -> Option<&Rc<OpenFile>> {
         self.pieces.iter().find_map(|piece| match piece {

@@ -106,6 +106,7 @@ pub(crate) fn send_some(
     socket: BorrowedFd<'_>,
     context: &mut SendContext<'_>,
 ) -> Option<SendProgress> {
+    outgoing.forget_other_files();
     let near = outgoing.pieces.iter().take(PIECES_PER_CALL_MAX + 1);
     let file = near.enumerate().find_map(|(at, piece)| match piece {
         Piece::File(file, range) => Some((at, file, range)),

@@ -208,9 +208,9 @@ fn record_sent(outgoing: &mut Outgoing, batch: &Batch, left: u64, chunks: &Chunk
     let Some((file, offset)) = outgoing.file_position() else {
         return;
     };
-    let opened = file.meta().version();
+    let meta = *file.meta();
     let prefix = &mut outgoing.sent_prefix;
-    let prefix = prefix.get_or_insert_with(|| Box::new(SentPrefix::new(opened, offset)));
+    let prefix = prefix.get_or_insert_with(|| Box::new(SentPrefix::new(&meta, offset)));
     batch.record(chunks, offset, sent, prefix);
 }
 

@@ -34,6 +34,8 @@ pub struct Surroundings<'w> {
     pub stalled_ns: u64,
     /// The worker is about to end.
     pub is_draining: bool,
+    /// So few connections may be open that idle ones close for new ones.
+    pub is_crowded: bool,
 }
 
 /// How a client behaves.
@@ -327,6 +329,7 @@ impl Client {
             || is_rejected
             || self.has_half_closed && self.pending.is_empty()
             || excuses.is_draining
+            || around.is_crowded && self.head.is_none()
             || may_be_cut(excuses);
         match (&self.head, self.pending.front()) {
             (Some(head), Some(planned)) if !is_rejected => {

@@ -235,6 +235,7 @@ impl World {
                 timeout_ns: self.setup.timeout_ms * 1_000_000,
                 stalled_ns: self.stalled_ns,
                 is_draining: self.is_draining,
+                is_crowded: self.clients.len() > self.setup.config.max_connections as usize,
             };
             self.clients[index].act(&mut around)?;
         }
