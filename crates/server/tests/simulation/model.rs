@@ -175,7 +175,9 @@ impl Model {
             return Err(format!("Last-Modified is not {}", version.modified_s));
         }
         let tag = head.field("etag").ok_or("no ETag")?.to_owned();
-        let owner = (path.to_owned(), number);
+        // A compressed file has another tag than as a variant of the plain one.
+        let coding = head.field("content-encoding").unwrap_or_default();
+        let owner = (format!("{path}{coding}"), number);
         let known = self
             .owners
             .entry(tag.clone())

@@ -33,7 +33,8 @@ impl Setup {
              small-file-max = {small_file_max}\nresponse-cache-max = {}\nchunk-cache-max = \"2MiB\"\n\
              write-quantum = {}\nfile-cache-entries = {}\nfile-cache-descriptors = {}\n\
              helpers-min = {}\nhelpers-max = {}\naccept-batch = {}\nmax-connections = {}\n\
-             max-requests-per-connection = {}\nmax-header-size = 8192\nmax-target-size = 4096\nlisting = {listing}\n",
+             max-requests-per-connection = {}\nmax-header-size = 8192\nmax-target-size = 4096\nlisting = {listing}\n\
+             etag = \"inode\"\n",
             root.display(),
             [2_u64 << 20, 4 << 20][random.index(2)],
             [65_536, 300_000, 1 << 20][random.index(3)],
