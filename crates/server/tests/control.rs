@@ -5,6 +5,7 @@ use headway_os::fd_passing::{Wait, send_with_descriptors};
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
 use headway_server::worker_main;
+use headway_test_support::wait_until;
 use std::fs::File;
 use std::io::{IoSlice, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -150,6 +151,41 @@ fn message_arrives_without_descriptors_when_there_was_no_room_for_all() {
     };
     assert_eq!(message, ToWorker::Helper { pid: 7 });
     assert!(descriptors.is_empty());
+}
+
+#[test]
+fn helper_is_requested_again_when_the_channel_to_the_master_was_full() {
+    let (master, worker) = Control::pair().unwrap();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let start = ToWorker::Start {
+        worker: 0,
+        config: Box::new(config()),
+        descriptors: vec![StartDescriptor::Listener],
+    };
+    master.send(&start, &[socket.as_fd()]).unwrap();
+    while worker.try_send(&FromWorker::AcceptPending, &[]).unwrap() {}
+    // Room for the message that the worker serves, and for no other.
+    master.receive::<FromWorker>().unwrap().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        sender.send(rustix::thread::gettid()).unwrap();
+        worker_main(worker, Extensions::NONE)
+    });
+    let thread_id = receiver.recv().unwrap().as_raw_nonzero();
+    let call = format!("/proc/self/task/{thread_id}/syscall");
+    let wait = format!("{} ", libc::SYS_epoll_pwait);
+    wait_until("the worker waits", || {
+        std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&wait))
+    });
+    wait_until("the request", || {
+        matches!(
+            master.try_receive::<FromWorker>(),
+            Ok(Received::Message(FromWorker::WantHelpers { .. }, _))
+        )
+    });
+    // Without its master a worker ends.
+    drop(master);
+    thread.join().unwrap().unwrap();
 }
 
 #[test]

@@ -127,13 +127,12 @@ impl Helpers {
         let message = FromWorker::WantHelpers {
             count: count as u32,
         };
-        let sent = context.tracer.call(Call::ControlSend, || {
+        // If the channel is full, the request is repeated as one is that was lost.
+        let _ = context.tracer.call(Call::ControlSend, || {
             context.control.try_send(&message, &[])
         });
-        if let Ok(true) = sent {
-            self.requested += count;
-            self.requested_ms = context.now_ms;
-        }
+        self.requested += count;
+        self.requested_ms = context.now_ms;
     }
 }
 
