@@ -244,7 +244,7 @@ fn compare(
     }
     let no_content = planned.is_head || matches!(head.status, 304 | 403 | 404 | 412);
     match expected.pieces.as_slice() {
-        [] => return Ok(()),
+        [] => Ok(()),
         [(range, bytes)] => {
             if head.field("content-range") != range.as_deref() {
                 return Err(format!("Content-Range is not {range:?}"));

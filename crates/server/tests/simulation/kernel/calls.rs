@@ -379,7 +379,7 @@ impl State {
 fn queued(socket: u64, which: libc::Ioctl) -> i32 {
     let mut bytes = 0_i32;
     let pointer = &raw mut bytes as u64;
-    match make(libc::SYS_ioctl, [socket, which as u64, pointer, 0, 0, 0]) {
+    match make(libc::SYS_ioctl, [socket, which, pointer, 0, 0, 0]) {
         0 => bytes,
         _ => 0,
     }
