@@ -123,8 +123,9 @@ impl LabDirectory {
     /// Creates the directory and locks it.
     pub fn create(&self) -> Result<File, LabError> {
         let base = base();
+        // Servers of other users go through it to the disk's files.
         let mut builder = DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(&base);
+        let made = builder.recursive(true).mode(0o755).create(&base);
         made.map_err(LabError::file("making the directory", &base))?;
         fs::create_dir(&self.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => LabError::Exists(self.name.clone()),
