@@ -88,6 +88,30 @@ fn busy_file_is_served_while_the_file_server_fails_and_after_it_is_replaced() {
 
 /// Needs: root: makes a lab (FUSE)
 #[test]
+fn files_are_reached_by_servers_of_other_users() {
+    let test = "files_are_reached_by_servers_of_other_users";
+    let Some(lab) = lab_with_files(test) else {
+        return;
+    };
+    let status = lab.status();
+    let mount = status["disk"]["mount_point"].as_str().expect("a path");
+    let read = std::process::Command::new("setpriv")
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "cat",
+        ])
+        .arg(format!("{mount}/a"))
+        .output()
+        .expect("util-linux");
+    assert_eq!(text(&read.stdout), "a", "{}", text(&read.stderr));
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
 fn first_request_of_a_remote_file_waits_for_four_round_trips_and_a_later_one_gets_it_compressed() {
     let test = "first_request_of_a_remote_file_waits_for_four_round_trips_and_a_later_one_gets_it_compressed";
     let Some(lab) = lab_with_files(test) else {
