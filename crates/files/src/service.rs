@@ -105,9 +105,21 @@ pub enum ServiceError {
 /// ```no_run
 /// use std::time::Duration;
 /// use headway_files::service::{Service, ServiceConfig};
+/// use headway_files::{FileCacheLimits, PinLimits, PoolLimits};
 ///
-/// # fn config() -> ServiceConfig { unimplemented!() }
-/// let config: ServiceConfig = config();
+/// let config = ServiceConfig {
+///     socket: "/run/open-files.sock".into(),
+///     roots: vec!["/srv/www".into()],
+///     users: vec![33],
+///     groups: vec![],
+///     connections_max: 1000,
+///     send_timeout: Duration::from_secs(10),
+///     prefetch_max: 1 << 20,
+///     pin: PinLimits { bytes_max: 64 << 20, available: || None },
+///     revalidate: Duration::from_secs(1),
+///     file_cache: FileCacheLimits { entries_max: 10_000, descriptors_max: 1000 },
+///     helpers: PoolLimits::default(),
+/// };
 /// // The caller starts helpers when the service wants more, and attaches them by `remote`.
 /// let (service, remote) = Service::new(config, Box::new(|count| println!("{count} helpers, please")))?;
 /// std::thread::spawn(move || {

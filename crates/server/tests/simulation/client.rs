@@ -392,7 +392,7 @@ impl Client {
         let is_owed = self.unsent.is_empty() && (self.must_end || !self.pending.is_empty());
         match is_owed && clock::now_ns() > since + PATIENCE_NS {
             true => Err(format!(
-                "connection {:?} waits in vain for {} replies, or for the end: {:?}",
+                "connection {:?} waits for {} replies, or for the end, and nothing comes: {:?}",
                 self.connection,
                 self.pending.len(),
                 self.pending

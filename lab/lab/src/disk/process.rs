@@ -281,7 +281,10 @@ impl Delays {
             }
             DiskCommand::Maintenance(paused) => state.engine.set_maintenance(now_ns, paused),
             DiskCommand::DropCaches | DiskCommand::Order(Order::Restart) => {
-                return Answer::Refused("a disk has no server; give it no such order".to_owned());
+                return Answer::Refused(
+                    "only remote files can be made stale; make the lab with --filesystem remote"
+                        .to_owned(),
+                );
             }
             DiskCommand::Order(order) => match order.check_on(self.size_bytes) {
                 Ok(()) => state.engine.order(now_ns, &order),

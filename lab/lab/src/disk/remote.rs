@@ -84,44 +84,36 @@ impl Remote {
         });
     }
 
-    /// Asks for what has attributes for an answer and a name.
-    fn ask_for_entry(
+    /// Asks for something without file contents, and replies with what came of it.
+    fn ask_for<T>(
         &self,
-        reply: ReplyEntry,
-        act: impl FnOnce(&mut Tree) -> Result<FileAttr, Errno> + Send + 'static,
+        act: impl FnOnce(&mut Tree) -> Result<T, Errno> + Send + 'static,
+        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         self.ask(small(), move |tree| {
-            match tree.and_then(|mut tree| act(&mut tree)) {
-                Ok(attributes) => reply.entry(&ATTRIBUTE_TIMEOUT, &attributes, GENERATION),
-                Err(error) => reply.error(error),
-            }
+            reply(tree.and_then(|mut tree| act(&mut tree)))
         });
     }
+}
 
-    fn ask_for_attributes(
-        &self,
-        reply: ReplyAttr,
-        act: impl FnOnce(&mut Tree) -> Result<FileAttr, Errno> + Send + 'static,
-    ) {
-        self.ask(small(), move |tree| {
-            match tree.and_then(|mut tree| act(&mut tree)) {
-                Ok(attributes) => reply.attr(&ATTRIBUTE_TIMEOUT, &attributes),
-                Err(error) => reply.error(error),
-            }
-        });
+fn entry(reply: ReplyEntry) -> impl FnOnce(Result<FileAttr, Errno>) {
+    move |found| match found {
+        Ok(attributes) => reply.entry(&ATTRIBUTE_TIMEOUT, &attributes, GENERATION),
+        Err(error) => reply.error(error),
     }
+}
 
-    fn ask_for_nothing(
-        &self,
-        reply: ReplyEmpty,
-        act: impl FnOnce(&mut Tree) -> Result<(), Errno> + Send + 'static,
-    ) {
-        self.ask(small(), move |tree| {
-            match tree.and_then(|mut tree| act(&mut tree)) {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(error),
-            }
-        });
+fn attributes(reply: ReplyAttr) -> impl FnOnce(Result<FileAttr, Errno>) {
+    move |found| match found {
+        Ok(attributes) => reply.attr(&ATTRIBUTE_TIMEOUT, &attributes),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn nothing(reply: ReplyEmpty) -> impl FnOnce(Result<(), Errno>) {
+    move |done| match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
     }
 }
 
@@ -172,10 +164,13 @@ impl Filesystem for Remote {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.ask_for_entry(reply, move |tree| match tree.look_up(parent.0, &name) {
-            Err(error) if error.code() == Errno::ENOENT.code() => Ok(absent()),
-            found => found,
-        });
+        self.ask_for(
+            move |tree| match tree.look_up(parent.0, &name) {
+                Err(error) if error.code() == Errno::ENOENT.code() => Ok(absent()),
+                found => found,
+            },
+            entry(reply),
+        );
     }
 
     fn forget(&self, _: &Request, node: INodeNo, answers: u64) {
@@ -183,7 +178,7 @@ impl Filesystem for Remote {
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.ask_for_attributes(reply, move |tree| tree.attributes(node.0));
+        self.ask_for(move |tree| tree.attributes(node.0), attributes(reply));
     }
 
     fn setattr(
@@ -215,7 +210,10 @@ impl Filesystem for Remote {
                 TimeOrNow::Now => now,
             }),
         };
-        self.ask_for_attributes(reply, move |tree| tree.change(node.0, change, now));
+        self.ask_for(
+            move |tree| tree.change(node.0, change, now),
+            attributes(reply),
+        );
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
@@ -237,15 +235,18 @@ impl Filesystem for Remote {
         reply: ReplyEntry,
     ) {
         let (name, ownership) = (name.to_owned(), ownership(request, mode, mask));
-        self.ask_for_entry(reply, move |tree| {
-            tree.make(
-                parent.0,
-                &name,
-                New::Directory,
-                ownership,
-                SystemTime::now(),
-            )
-        });
+        self.ask_for(
+            move |tree| {
+                tree.make(
+                    parent.0,
+                    &name,
+                    New::Directory,
+                    ownership,
+                    SystemTime::now(),
+                )
+            },
+            entry(reply),
+        );
     }
 
     fn symlink(
@@ -258,24 +259,29 @@ impl Filesystem for Remote {
     ) {
         let (name, target) = (name.to_owned(), target.as_os_str().to_owned());
         let ownership = ownership(request, 0o777, 0);
-        self.ask_for_entry(reply, move |tree| {
-            let new = New::Link(&target);
-            tree.make(parent.0, &name, new, ownership, SystemTime::now())
-        });
+        self.ask_for(
+            move |tree| {
+                let new = New::Link(&target);
+                tree.make(parent.0, &name, new, ownership, SystemTime::now())
+            },
+            entry(reply),
+        );
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.ask_for_nothing(reply, move |tree| {
-            tree.remove(parent.0, &name, false, SystemTime::now())
-        });
+        self.ask_for(
+            move |tree| tree.remove(parent.0, &name, false, SystemTime::now()),
+            nothing(reply),
+        );
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.ask_for_nothing(reply, move |tree| {
-            tree.remove(parent.0, &name, true, SystemTime::now())
-        });
+        self.ask_for(
+            move |tree| tree.remove(parent.0, &name, true, SystemTime::now()),
+            nothing(reply),
+        );
     }
 
     fn rename(
@@ -293,10 +299,13 @@ impl Filesystem for Remote {
         }
         let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        self.ask_for_nothing(reply, move |tree| {
-            let (from, to) = ((parent.0, &*name), (new_parent.0, &*new_name));
-            tree.rename(from, to, replace, SystemTime::now())
-        });
+        self.ask_for(
+            move |tree| {
+                let (from, to) = ((parent.0, &*name), (new_parent.0, &*new_name));
+                tree.rename(from, to, replace, SystemTime::now())
+            },
+            nothing(reply),
+        );
     }
 
     fn open(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -391,7 +400,10 @@ impl Filesystem for Remote {
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.ask_for_nothing(reply, move |tree| tree.attributes(node.0).map(drop));
+        self.ask_for(
+            move |tree| tree.attributes(node.0).map(drop),
+            nothing(reply),
+        );
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
