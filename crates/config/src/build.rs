@@ -42,32 +42,24 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let hosts = hosts::hosts(from, environment.extensions.applications, to);
     let buffer_files_max = locations::buffer_files(&hosts, environment.nofile);
     let others = helpers_max + locations::descriptors(&hosts) + buffer_files_max;
+    let eighths = defaults.connection_eighths;
     let (max_connections, file_cache_descriptors) =
-        descriptors(from, others, defaults.connection_eighths, environment, to);
+        descriptors(from, others, eighths, environment, to);
     let are_cached = research.caching && defaults.caches_small_files;
     let (pin_max_bytes, response_cache_max_bytes) =
         small_file_caches(from, workers, are_cached, memory, to);
-    let listen = listen(from, to);
-    let events = events(from, defaults.events, to);
-    let backlog = accept::backlog(from, defaults.backlog, environment.somaxconn, to);
     let limits = RequestLimits::new(from, memory, to);
-    let files = FileLimits::new(
-        from,
-        &defaults,
-        workers,
-        response_cache_max_bytes,
-        memory,
-        to,
-    );
+    let machine = (workers, memory);
+    let files = FileLimits::new(from, &defaults, machine, response_cache_max_bytes, to);
     Config {
-        listen,
+        listen: listen(from, to),
         workers,
         hosts,
-        events,
+        events: events(from, defaults.events, to),
         accept_batch: accept.batch,
         early_reject: accept.early_reject,
         listeners: accept.listeners,
-        backlog,
+        backlog: accept::backlog(from, defaults.backlog, environment.somaxconn, to),
         max_connections,
         max_connections_per_address: limits.connections_per_address,
         defer_accept: value(&from.defer_accept).unwrap_or(defaults.defer_accept),
@@ -239,9 +231,8 @@ impl FileLimits {
     fn new(
         from: &Settings,
         defaults: &Defaults,
-        workers: usize,
+        (workers, memory): (usize, Memory),
         response_cache_bytes: u64,
-        memory: Memory,
         to: &mut Findings<'_>,
     ) -> FileLimits {
         let small_file = match defaults.caches_small_files {

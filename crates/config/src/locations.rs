@@ -378,12 +378,7 @@ fn location(
         .map_or(1 << 20, |item| item.get_ref().0);
     let (timeout_ms, request_timeout_ms) = timeouts(key, own, to);
     let handler = kind?;
-    let concurrency = match &handler {
-        HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => {
-            CONCURRENCY_OF_PROXIES
-        }
-        _ => CONCURRENCY,
-    };
+    let (concurrency, concurrency_per_address) = concurrency(key, own, &handler, to);
     let location = Location {
         path: rule?,
         handler,
@@ -418,20 +413,8 @@ fn location(
             to,
         ),
         request_buffering: value(&own.request_buffering).unwrap_or(true),
-        concurrency: number(
-            &name("concurrency"),
-            &own.concurrency,
-            concurrency,
-            1..=4096,
-            to,
-        ),
-        concurrency_per_address: number(
-            &name("concurrency-per-address"),
-            &own.concurrency_per_address,
-            0,
-            0..=4096,
-            to,
-        ),
+        concurrency,
+        concurrency_per_address,
         queue: number(&name("queue"), &own.queue, QUEUE, 0..=1 << 20, to),
         half_close: value(&own.half_close).unwrap_or(false),
         accel_redirect: value(&own.accel_redirect).unwrap_or(false),
@@ -441,6 +424,27 @@ fn location(
         report_accel_redirect(key, own, to);
     }
     Some(location)
+}
+
+/// Requests that a handler answers at the same time: of all clients, and of one address.
+fn concurrency(
+    key: &str,
+    own: &LocationSettings,
+    handler: &HandlerConfig,
+    to: &mut Findings<'_>,
+) -> (u32, u32) {
+    let default = match handler {
+        HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => {
+            CONCURRENCY_OF_PROXIES
+        }
+        _ => CONCURRENCY,
+    };
+    let all = format!("{key}.concurrency");
+    let one = format!("{key}.concurrency-per-address");
+    (
+        number(&all, &own.concurrency, default, 1..=4096, to),
+        number(&one, &own.concurrency_per_address, 0, 0..=4096, to),
+    )
 }
 
 fn report_accel_redirect(key: &str, own: &LocationSettings, to: &mut Findings<'_>) {

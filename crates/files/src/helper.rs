@@ -26,6 +26,7 @@ use crate::protocol::{
 };
 use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
+use crate::revalidate::AbsentSiblings;
 use crate::root::{PathRule, Root, RootId, RootRules, Roots};
 use bytes::{memfd, memory, nameless, read_at, write_all_at};
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
@@ -157,16 +158,12 @@ impl Helper<'_> {
                 index,
                 rules,
             } => {
-                let paths = rules.into_iter().map(|(kind, text)| PathRule {
-                    kind,
-                    text: text.into_owned(),
-                });
                 let rules = RootRules {
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
                     symlinks,
-                    paths: paths.collect(),
+                    paths: rules.into_iter().map(PathRule::from).collect(),
                 };
                 self.put_root(root, Root::new(exactly_one(&mut files)?, rules))
             }
@@ -180,11 +177,7 @@ impl Helper<'_> {
                 job,
                 offset,
                 length,
-            } => {
-                let done = self.read_in(&exactly_one(&mut files)?, offset, length);
-                let errno = done.map_or_else(errno_code, |()| 0);
-                self.reply(&Reply::ReadIn { job, errno }, &[])
-            }
+            } => self.answer_read_in(job, &exactly_one(&mut files)?, offset, length),
             Request::List { job, root, path } => self.list(job, root, path, files.pop()),
             Request::Copy {
                 job,
@@ -192,10 +185,7 @@ impl Helper<'_> {
                 length,
             } => {
                 let content = self.copy(&exactly_one(&mut files)?, offset, length);
-                self.reply_opened(content, |content| Reply::Copy {
-                    job,
-                    content: content.map_err(errno_code),
-                })
+                self.reply_copy(job, content)
             }
             Request::CopyChecked {
                 job,
@@ -207,10 +197,7 @@ impl Helper<'_> {
                 let file = exactly_one(&mut files)?;
                 let next = offset..offset.saturating_add(length);
                 let content = self.copy_checked(&file, sent..offset, checksum, next);
-                self.reply_opened(content, |content| Reply::Copy {
-                    job,
-                    content: content.map_err(errno_code),
-                })
+                self.reply_copy(job, content)
             }
             Request::Fetch { job, length } => self.fetch(job, &exactly_one(&mut files)?, length),
             Request::Spool {
@@ -229,6 +216,25 @@ impl Helper<'_> {
                 self.reply(&Reply::Closed { job }, &[])
             }
         }
+    }
+
+    fn answer_read_in(
+        &mut self,
+        job: u64,
+        file: &OwnedFd,
+        offset: u64,
+        length: u64,
+    ) -> io::Result<()> {
+        let done = self.read_in(file, offset, length);
+        let errno = done.map_or_else(errno_code, |()| 0);
+        self.reply(&Reply::ReadIn { job, errno }, &[])
+    }
+
+    fn reply_copy(&self, job: u64, made: Result<(OwnedFd, Meta), Errno>) -> io::Result<()> {
+        self.reply_opened(made, |content| Reply::Copy {
+            job,
+            content: content.map_err(errno_code),
+        })
     }
 
     fn hello(&mut self, version: u16, roots: u32) -> io::Result<()> {
@@ -264,9 +270,9 @@ impl Helper<'_> {
     }
 
     fn resolve(&mut self, job: u64, root: RootId, want: OpenMode, path: &[u8]) -> io::Result<()> {
-        let answer = match want.looks_for_siblings() {
-            true => resolve_blocking(&self.roots, root, path),
-            false => open::resolve_alone(&self.roots, root, path),
+        let answer = match want.absent_siblings() {
+            AbsentSiblings::Probe => resolve_blocking(&self.roots, root, path),
+            AbsentSiblings::AssumeAbsent => open::resolve_alone(&self.roots, root, path),
         };
         let (answer, files) = detach_descriptors(answer);
         let mut length = None;

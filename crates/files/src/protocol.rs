@@ -34,6 +34,7 @@ mod fields;
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
+use crate::revalidate::AbsentSiblings;
 use crate::root::{RootId, RuleKind, Symlinks};
 use fields::{contents_if_any, contents_or_errno, fetched_length, inline_result, path, payload};
 pub use headway_os::codec::Malformed;
@@ -82,9 +83,12 @@ pub enum OpenMode {
 }
 
 impl OpenMode {
-    /// Whether precompressed siblings are looked for.
-    pub fn looks_for_siblings(self) -> bool {
-        self != OpenMode::OpenAndReadAlone
+    /// What becomes of precompressed siblings.
+    pub fn absent_siblings(self) -> AbsentSiblings {
+        match self {
+            OpenMode::OpenAndReadAlone => AbsentSiblings::AssumeAbsent,
+            _ => AbsentSiblings::Probe,
+        }
     }
 }
 

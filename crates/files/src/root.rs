@@ -17,6 +17,7 @@ use crate::protocol::{INDEX_BYTES_MAX, RULE_BYTES_MAX};
 use headway_os::open::{Links, NameLookup, find_directory};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -46,6 +47,13 @@ pub struct PathRule {
     pub kind: RuleKind,
     /// A relative path, or the end of a name.
     pub text: String,
+}
+
+impl From<(RuleKind, Cow<'_, str>)> for PathRule {
+    fn from((kind, text): (RuleKind, Cow<'_, str>)) -> PathRule {
+        let text = text.into_owned();
+        PathRule { kind, text }
+    }
 }
 
 impl PathRule {

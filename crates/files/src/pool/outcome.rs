@@ -161,10 +161,7 @@ impl Arrived<'_> {
                 path,
                 answer: self.answer(answer)?,
                 content,
-                absent: match want.looks_for_siblings() {
-                    true => AbsentSiblings::Probe,
-                    false => AbsentSiblings::AssumeAbsent,
-                },
+                absent: want.absent_siblings(),
             }),
             (JobKey::Lookup(root, _, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
@@ -187,23 +184,17 @@ impl Arrived<'_> {
                 Ok(copied(&piece, content))
             }
             (JobKey::CopyChecked { next, .. }, Reply::Copy { content, .. }) => {
-                let content = content.map_err(|errno| match errno {
-                    STALE => Failure::Changed,
-                    errno => failure_of(errno),
-                });
-                Ok(copied(&next, self.memory(content)?))
+                let content = self.memory(content.map_err(failure_of_check))?;
+                Ok(copied(&next, content))
             }
             (
                 JobKey::Fetch(VersionedRange { device, inode, .. }),
                 Reply::Fetched { content, .. },
-            ) => {
-                let content = content.map_err(failure_of);
-                Ok(Outcome::Fetched {
-                    device,
-                    inode,
-                    content,
-                })
-            }
+            ) => Ok(Outcome::Fetched {
+                device,
+                inode,
+                content: content.map_err(failure_of),
+            }),
             (JobKey::Spool { .. }, Reply::Spooled { made, errno, .. }) => {
                 self.spooled(file, made, errno)
             }
@@ -357,6 +348,14 @@ fn read_in(piece: &VersionedRange, errno: u32) -> Outcome {
         inode: piece.inode,
         offset: piece.offset,
         result,
+    }
+}
+
+/// What it means that a copy could not be made whose file was compared first.
+fn failure_of_check(errno: u32) -> Failure {
+    match errno {
+        STALE => Failure::Changed,
+        errno => failure_of(errno),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use headway_connection::{Connection, Next, Phase};
 use headway_files::protocol::CustomResult;
 use headway_files::{AbsentSiblings, Failure, OpenFile, Outcome};
-use headway_request::{LoadedContent, LookedUp};
+use headway_request::{LoadedContent, LookedUp, Request};
 
 use super::context::LoopContext;
 use super::files::StaticFiles;
@@ -102,25 +102,9 @@ impl Router {
                 }
                 _ => Next::Wait(Phase::AwaitLookup(request, purpose)),
             },
-            Phase::AwaitListing(request) => match result {
-                Delivery::Listing(_, version)
-                    if self.files.has_root_moved(
-                        context,
-                        &request,
-                        request.virtual_host,
-                        *version,
-                    ) =>
-                {
-                    StaticFiles::start_again(context, connection, request)
-                }
-                Delivery::Listing(Ok(page), _) => {
-                    Listings::send(context, connection, request, page.clone())
-                }
-                Delivery::Listing(Err(failure), _) => {
-                    context.send_failure(connection, request, *failure)
-                }
-                _ => Next::Wait(Phase::AwaitListing(request)),
-            },
+            Phase::AwaitListing(request) => {
+                self.deliver_listing(context, connection, request, result)
+            }
             Phase::AwaitContent(request, entry, purpose) => {
                 let content = match result {
                     Delivery::ReadIn(Ok(())) => None,
@@ -155,6 +139,26 @@ impl Router {
             },
             // Nothing is awaited, or not from a helper.
             other => Next::Wait(other),
+        }
+    }
+    /// Continues a request that has waited for a listing.
+    fn deliver_listing(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        result: &Delivery,
+    ) -> Next {
+        let Delivery::Listing(page, version) = result else {
+            return Next::Wait(Phase::AwaitListing(request));
+        };
+        let root = request.virtual_host;
+        if self.files.has_root_moved(context, &request, root, *version) {
+            return StaticFiles::start_again(context, connection, request);
+        }
+        match page {
+            Ok(page) => Listings::send(context, connection, request, page.clone()),
+            Err(failure) => context.send_failure(connection, request, *failure),
         }
     }
 }

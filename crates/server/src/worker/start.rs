@@ -32,7 +32,7 @@ use super::log::Log;
 use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
-use crate::extensions::Extensions;
+use crate::extensions::{Extensions, Research};
 
 /// Why a worker cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -195,22 +195,7 @@ impl Resources {
         let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("cannot open the document roots", roots)?);
         let pool = helper_pool(config, roots.clone(), &mut events)?;
-        let limits = FileCacheLimits {
-            entries_max: config.file_cache_entries,
-            descriptors_max: config.file_cache_descriptors,
-        };
-        let unprobed = research.filter(|_| config.research.opening != Opening::Probe);
-        let lookup = Lookup::new(
-            roots,
-            FileCache::new(limits),
-            pool.deferred_closes(),
-            unprobed.map(|research| research.reopen),
-            Ages {
-                revalidate_ms: config.revalidate_ms,
-                stale_ms: config.stale_while_revalidate_ms,
-            },
-            config.research.caching,
-        );
+        let lookup = lookup(config, roots, &pool, research);
         let other = research.and_then(|research| (research.sender)(config));
         Ok(Resources {
             events,
@@ -228,6 +213,31 @@ impl Resources {
             log,
         })
     }
+}
+
+fn lookup(
+    config: &Config,
+    roots: Rc<Roots>,
+    pool: &Pool,
+    research: Option<&'static Research>,
+) -> Lookup {
+    let limits = FileCacheLimits {
+        entries_max: config.file_cache_entries,
+        descriptors_max: config.file_cache_descriptors,
+    };
+    let ages = Ages {
+        revalidate_ms: config.revalidate_ms,
+        stale_ms: config.stale_while_revalidate_ms,
+    };
+    let unprobed = research.filter(|_| config.research.opening != Opening::Probe);
+    Lookup::new(
+        roots,
+        FileCache::new(limits),
+        pool.deferred_closes(),
+        unprobed.map(|research| research.reopen),
+        ages,
+        config.research.caching,
+    )
 }
 
 /// The descriptors that the master passes with the start message.
