@@ -16,6 +16,7 @@ mod coarse;
 mod bootstrap;
 pub mod series;
 pub mod inversion;
+pub mod breakdown;
 pub mod analysis;
 pub mod compare;
 pub mod ready;

@@ -7,19 +7,11 @@
 //! something.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use headway_latency::{Outcome, Run};
-use serde_json::Value;
-
-/// Slow are the requests above this share of all.
-pub(crate) const SLOW_SHARE: f64 = 0.99;
+use headway_latency::breakdown::{Flight, SLOW_SHARE, TracedCall, TracedCalls};
 
 /// Most rows that are shown of single calls.
 const CALLS_MAX: usize = 12;
-
-/// Labels of waiting for work, which is no blocking.
-const IDLE: [&str; 2] = ["event-wait", "socket-accept"];
 
 /// What the join found.
 #[derive(Debug, PartialEq)]
@@ -66,88 +58,32 @@ pub(crate) struct CallJoin {
 }
 
 /// A request in flight: beginning and end after the epoch.
-type Flight = (i128, i128);
+type Span = (i128, i128);
 
-/// Joins a run with its trace; `None` if it has none that can be read.
-pub(crate) fn join(run: &Run) -> Option<Blocked> {
-    let calls = calls(run.path(), run.description().epoch_unix_ns)?;
-    let mut flights: Vec<(Flight, u64)> = Vec::new();
-    for batch in run.rows().ok()? {
-        let batch = batch.ok()?;
-        let answered = batch
-            .iter()
-            .filter(|row| !row.warmup && row.error != Outcome::Abandoned);
-        flights.extend(answered.map(|row| {
-            let flight = (i128::from(row.intended_ns), i128::from(row.end_ns));
-            (flight, row.response_ns())
-        }));
-    }
-    Some(joined(&flights, calls))
+/// Joins the requests of a run with the calls of its trace.
+pub(crate) fn join(flights: &[Flight], calls: &TracedCalls) -> Blocked {
+    let flights: Vec<(Span, u64)> = flights
+        .iter()
+        .map(|flight| ((flight.intended_ns, flight.end_ns), flight.response_ns()))
+        .collect();
+    let calls = calls.calls().iter().filter(|call| !call.idle);
+    joined(&flights, calls.map(CallJoin::from).collect())
 }
 
-/// The blocked calls of a `trace.json`, on the run's epoch.
-fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
-    let text = std::fs::read(directory.join("trace.json")).ok()?;
-    let trace: Value = serde_json::from_slice(&text).ok()?;
-    if trace.get("schema")?.as_u64()? != 1 {
-        return None;
-    }
-    let began = i128::from(trace.get("started_ns")?.as_u64()?);
-    let shift =
-        i128::from(trace.get("started_unix_ns")?.as_u64()?) - i128::from(epoch_unix_ns) - began;
-    let locations = trace.get("places")?.as_array()?;
-    let call = |kept: &Value| {
-        let sleeps = kept.get("sleeps")?.as_array()?;
-        let longest = sleeps
-            .iter()
-            .max_by_key(|sleep| sleep["total_ns"].as_u64().unwrap_or(0))?;
-        let label = longest.get("label")?.as_str()?;
-        if IDLE.contains(&label) {
-            return None;
-        }
-        Some(CallJoin {
-            call: kept.get("call")?.as_str()?.to_owned(),
-            label: label.to_owned(),
-            site: kept["place"]
-                .as_u64()
-                .and_then(|index| locations.get(index as usize))
-                .map(site)
-                .unwrap_or_default(),
-            start_ns: i128::from(kept.get("start_ns")?.as_u64()?) + shift,
-            wall_ns: kept.get("wall_ns")?.as_u64()?,
+impl From<&TracedCall> for CallJoin {
+    fn from(call: &TracedCall) -> CallJoin {
+        CallJoin {
+            call: call.call.clone(),
+            label: call.label.clone(),
+            site: call.site.clone(),
+            start_ns: call.start_ns,
+            wall_ns: call.wall_ns,
             slow: 0,
-        })
-    };
-    Some(
-        trace
-            .get("kept")?
-            .as_array()?
-            .iter()
-            .filter_map(call)
-            .collect(),
-    )
-}
-
-fn site(location: &Value) -> String {
-    let module = location["module"].as_str().unwrap_or_default();
-    let module = module.rsplit('/').next().unwrap_or_default();
-    match (
-        location["function"].as_str(),
-        location["file"].as_str(),
-        location["line"].as_u64(),
-    ) {
-        (Some(function), Some(file), Some(line)) => {
-            format!(
-                "{function} ({}:{line})",
-                file.rsplit('/').next().unwrap_or(file)
-            )
         }
-        (Some(function), ..) => format!("{function} ({module})"),
-        _ => format!("{module}+{:#x}", location["offset"].as_u64().unwrap_or(0)),
     }
 }
 
-fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
+fn joined(flights: &[(Span, u64)], mut calls: Vec<CallJoin>) -> Blocked {
     let mut times: Vec<u64> = flights
         .iter()
         .map(|(_, response_ns)| *response_ns)
@@ -155,12 +91,12 @@ fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
     times.sort_unstable();
     let rank = ((times.len() as f64 * SLOW_SHARE) as usize).min(times.len().saturating_sub(1));
     let slow_ns = times.get(rank).copied().unwrap_or(u64::MAX);
-    let slow: Vec<Flight> = flights
+    let slow: Vec<Span> = flights
         .iter()
         .filter(|(_, ns)| *ns >= slow_ns)
         .map(|(flight, _)| *flight)
         .collect();
-    let all: Vec<Flight> = flights.iter().map(|(flight, _)| *flight).collect();
+    let all: Vec<Span> = flights.iter().map(|(flight, _)| *flight).collect();
     let overlap = calls
         .iter()
         .any(|call| all.iter().any(|flight| overlaps(flight, &span(call))));
@@ -200,17 +136,17 @@ fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
     }
 }
 
-fn span(call: &CallJoin) -> Flight {
+fn span(call: &CallJoin) -> Span {
     (call.start_ns, call.start_ns + i128::from(call.wall_ns))
 }
 
-fn overlaps(one: &Flight, other: &Flight) -> bool {
+fn overlaps(one: &Span, other: &Span) -> bool {
     one.0 < other.1 && other.0 < one.1
 }
 
 /// How many flights meet at least one of some spans, which are in order and apart.
-fn count_overlapping(flights: &[Flight], spans: &[Flight]) -> u64 {
-    let hit = |flight: &&Flight| {
+fn count_overlapping(flights: &[Span], spans: &[Span]) -> u64 {
+    let hit = |flight: &&Span| {
         // The first span that ends after the flight began is the only one that has to be looked at.
         let next = spans.partition_point(|span| span.1 <= flight.0);
         spans.get(next).is_some_and(|span| overlaps(flight, span))
@@ -219,9 +155,9 @@ fn count_overlapping(flights: &[Flight], spans: &[Flight]) -> u64 {
 }
 
 /// Spans in order, with overlapping ones merged.
-fn union(mut spans: Vec<Flight>) -> Vec<Flight> {
+fn union(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
-    let mut apart: Vec<Flight> = Vec::with_capacity(spans.len());
+    let mut apart: Vec<Span> = Vec::with_capacity(spans.len());
     for span in spans {
         match apart.last_mut() {
             Some(last) if span.0 <= last.1 => last.1 = last.1.max(span.1),
@@ -233,7 +169,7 @@ fn union(mut spans: Vec<Flight>) -> Vec<Flight> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallJoin, calls, count_overlapping, joined, union};
+    use super::{CallJoin, count_overlapping, joined, union};
 
     fn call(label: &str, start_ns: i128, wall_ns: u64) -> CallJoin {
         CallJoin {
@@ -281,24 +217,5 @@ mod tests {
         let spans = union(vec![(5, 9), (0, 3), (2, 4)]);
         assert_eq!(spans, [(0, 4), (5, 9)]);
         assert_eq!(count_overlapping(&[(3, 6), (4, 5), (9, 12)], &spans), 1);
-    }
-
-    #[test]
-    fn idle_waits_are_left_out_and_times_shifted_when_a_trace_is_read() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let sleep = |label: &str| serde_json::json!([{ "label": label, "total_ns": 5 }]);
-        let kept = |label: &str| serde_json::json!({ "call": "read", "place": 0, "start_ns": 1500, "wall_ns": 7, "sleeps": sleep(label) });
-        let trace = serde_json::json!({
-            "schema": 1, "started_ns": 1000, "started_unix_ns": 90_000, "kept": [kept("pipe"), kept("event-wait")],
-            "places": [{ "module": "/bin/cat", "offset": 16, "function": null, "file": null, "line": null }],
-        });
-        std::fs::write(folder.path().join("trace.json"), trace.to_string()).expect("written");
-        let found = calls(folder.path(), 80_000).expect("a trace");
-        assert_eq!(found.len(), 1);
-        assert_eq!(
-            (found[0].start_ns, found[0].site.as_str()),
-            (10_500, "cat+0x10")
-        );
-        assert_eq!(calls(&folder.path().join("none"), 0), None);
     }
 }

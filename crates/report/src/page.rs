@@ -27,6 +27,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
         section::size::section(subjects),
         section::timeline::section(subjects),
         section::server::section(subjects),
+        section::breakdown::section(subjects),
         section::blocked::section(subjects),
         section::comparison::section(subjects),
         Some(section::environment::section(subjects)),

@@ -15,6 +15,7 @@ pub(crate) mod size;
 pub(crate) mod timeline;
 pub(crate) mod server;
 pub(crate) mod blocked;
+pub(crate) mod breakdown;
 pub(crate) mod comparison;
 pub(crate) mod environment;
 

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use headway_latency::breakdown::{self, Breakdown, TracedCalls};
 use headway_latency::run::{ClientBound, Kind, RunDescription};
 use headway_latency::{Analysis, OpenError, Row, Run};
 
@@ -34,6 +35,8 @@ pub(crate) struct Measurement {
     pub ready: Option<ReadyEvents>,
     /// The requests beside the blocked calls of the trace, if there is one.
     pub blocked: Option<Blocked>,
+    /// The parts of the response time, if there is a trace of that time.
+    pub breakdown: Option<Breakdown>,
     run: Run,
 }
 
@@ -41,6 +44,18 @@ impl Measurement {
     /// The requests, one batch at a time.
     pub fn rows(&self) -> Result<impl Iterator<Item = Result<Vec<Row>, OpenError>>, OpenError> {
         self.run.rows()
+    }
+
+    fn join_trace(&mut self) {
+        let epoch = self.description.epoch_unix_ns;
+        let Some(calls) = TracedCalls::read(self.run.path(), epoch) else {
+            return;
+        };
+        let Ok(flights) = breakdown::flights(&self.run) else {
+            return;
+        };
+        self.blocked = Some(blocked::join(&flights, &calls));
+        self.breakdown = Breakdown::of(&flights, &[], &calls);
     }
 }
 
@@ -178,6 +193,7 @@ fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
         repeat,
         ready: run.server().as_ref().and_then(ReadyEvents::from_status),
         blocked: None,
+        breakdown: None,
         run,
     }
 }
@@ -255,7 +271,7 @@ fn analyse(measurements: Vec<&mut Measurement>) {
             match one.run.analysis() {
                 Ok(analysis) => {
                     one.analysis = Some(analysis);
-                    one.blocked = blocked::join(&one.run);
+                    one.join_trace();
                 }
                 Err(error) => one.trouble = Some(error.to_string()),
             }

@@ -502,12 +502,12 @@ fn blocked_calls_are_shown_beside_slow_requests() {
         let slowest = slowest.expect("a request");
         // The trace has a clock of its own; only the wall clock is common.
         let kept = serde_json::json!({
-            "call": "<read>", "place": 0, "start_ns": 5_000 + slowest.intended_ns, "wall_ns": slowest.response_ns(),
+            "thread": 1, "call": "<read>", "location": 0, "start_ns": 5_000 + slowest.intended_ns, "wall_ns": slowest.response_ns(),
             "sleeps": [{ "label": "page-io", "total_ns": 1 }],
         });
         let trace = serde_json::json!({
             "schema": 1, "started_ns": 5_000, "started_unix_ns": description.epoch_unix_ns, "kept": [kept],
-            "places": [{ "module": "/sbin/server", "offset": 64, "function": "serve_file", "file": null, "line": null }],
+            "locations": [{ "module": "/sbin/server", "offset": 64, "function": "serve_file", "file": null, "line": null }],
         });
         fs::write(directory.join("trace.json"), trace.to_string()).expect("written");
     });

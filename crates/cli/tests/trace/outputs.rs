@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use headway_latency::breakdown::TracedCalls;
 use serde_json::Value;
 
 use super::support::{run, traced};
@@ -223,4 +224,26 @@ fn calls_of_one_call_site_are_kept_when_it_is_named() {
         let kept = trace["kept"].as_array().expect("a list").len();
         assert_eq!(kept, count, "{name}: {}", trace["kept"]);
     }
+}
+
+/// The report and the studies read the file by its field names, without the type that writes it.
+#[test]
+fn each_call_that_slept_is_read_from_a_trace_for_a_report() {
+    let (trace, ran) = traced(&[], &["sh", "-c", SCRIPT]);
+    assert_eq!(ran.code, Some(0), "{}", ran.error);
+    let began = trace["started_unix_ns"].as_u64().expect("a time");
+    let calls = TracedCalls::from_json(&trace, began).expect("a trace");
+    let kept = trace["kept"].as_array().expect("kept calls");
+    let slept = kept.iter().filter(|call| {
+        call["sleeps"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty())
+    });
+    assert_eq!(calls.calls().len(), slept.count());
+    let first = calls.calls().first().expect("a call that slept");
+    assert!(
+        first.start_ns >= 0 && first.asleep_ns <= first.wall_ns,
+        "{first:?}"
+    );
+    assert!(!first.site.is_empty(), "{first:?}");
 }

@@ -9,6 +9,7 @@
 use super::quantity::part::RunSegment;
 use super::result::SleepCount;
 use crate::analysis::{Analysis, Analyzer};
+use crate::breakdown::Breakdown;
 use crate::row::{Outcome, Row};
 use crate::run::RunDescription;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,8 @@ pub struct RunEvidence {
     pub runnable: Option<Runnable>,
     /// What the server's calls slept on.
     pub sleeps: Option<Sleeps>,
+    /// Blocking, queueing and transfer, if the server was traced.
+    pub breakdown: Option<Breakdown>,
 }
 
 /// The aggregated rows of a run.

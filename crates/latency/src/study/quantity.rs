@@ -111,6 +111,9 @@ const OF_BACKGROUND: [&str; 5] = [
     "background_p99_ms",
 ];
 
+/// The words of the parts of a response time, in the order of `Parts::shares`.
+const PARTS: [&str; 5] = ["own", "loop", "queue", "transfer", "client"];
+
 /// The figures that every result carries, whatever its study asks for.
 pub const HEADLINE_QUANTITIES: [&str; 11] = [
     "mean_ms",
@@ -180,6 +183,7 @@ impl Quantity {
         let (low, high) = match name {
             _ if plain.iter().any(|group| group.contains(&name)) => (0, 0),
             "counter" | "worker_skew" | "outcome_share" | "time_share" => (1, 1),
+            "part_share" | "slow_part_share" => (1, 1),
             "sleeps" => (0, 2),
             "asleep_ms" => (1, 2),
             _ if SHARES.contains(&name) => (1, 1),
@@ -202,6 +206,9 @@ impl Quantity {
         if name == "outcome_share" {
             return self.outcome().map(drop);
         }
+        if self.is_part() {
+            return self.part_index().map(drop);
+        }
         let numbered = WITH_NUMBERS.iter().any(|(known, _)| *known == name);
         match numbered || SHARES.contains(&name) {
             true => self.numbers().map(drop),
@@ -216,6 +223,29 @@ impl Quantity {
             let all: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
             format!("{}: no outcome {word:?}: {}", self.name, all.join(", "))
         })
+    }
+
+    fn is_part(&self) -> bool {
+        matches!(self.name.as_str(), "part_share" | "slow_part_share")
+    }
+
+    /// Which part of the response time, by its word.
+    fn part_index(&self) -> Result<usize, String> {
+        let word = self.arguments.first().map_or("", String::as_str);
+        let found = PARTS.iter().position(|part| *part == word);
+        found.ok_or_else(|| format!("{}: no part {word:?}: {}", self.name, PARTS.join(", ")))
+    }
+
+    fn of_breakdown(&self, evidence: &RunEvidence) -> Result<f64, String> {
+        let found = evidence
+            .breakdown
+            .as_ref()
+            .ok_or("the server was not traced while requests were in flight")?;
+        let parts = match self.name.as_str() {
+            "slow_part_share" => &found.slow,
+            _ => &found.all,
+        };
+        Ok(parts.shares()[self.part_index()?])
     }
 
     fn numbers(&self) -> Result<Vec<f64>, String> {
@@ -233,6 +263,7 @@ impl Quantity {
     pub fn observer(&self) -> Option<&'static str> {
         match self.name.as_str() {
             "sleeps" | "asleep_ms" | "time_share" => Some("trace"),
+            _ if self.is_part() => Some("trace"),
             "runnable_above" | "runnable_at_most" => Some("runnable"),
             name if OF_RUNNABLE.contains(&name) => Some("runnable"),
             _ => None,
@@ -262,6 +293,9 @@ impl Quantity {
         }
         if name == "worker_skew" {
             return self.of_workers(evidence).map(exact);
+        }
+        if self.is_part() {
+            return self.of_breakdown(evidence).map(exact);
         }
         if name == "time_share" {
             return self.of_times(evidence).map(exact);

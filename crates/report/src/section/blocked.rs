@@ -1,7 +1,9 @@
 //! Blocked calls of the server beside slow requests, for runs that were traced.
 
 use super::Section;
-use crate::blocked::{Blocked, SLOW_SHARE};
+use headway_latency::breakdown::SLOW_SHARE;
+
+use crate::blocked::Blocked;
 use crate::figure::Table;
 use crate::html::{escaped, shortened};
 use crate::subject::Subject;

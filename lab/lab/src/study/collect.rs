@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use headway_latency::Run;
+use headway_latency::breakdown::{self, Breakdown, TracedCalls};
 use headway_latency::study::evidence::{Collector, RunEvidence, Sleeps};
 use serde::de::DeserializeOwned;
 
@@ -77,8 +78,10 @@ fn evidence(directory: &Path) -> Result<RunEvidence, String> {
         let batch = batch.map_err(|error| error.to_string())?;
         batch.iter().for_each(|row| collector.push(row));
     }
-    let background = Run::open(directory.join("background")).ok();
-    let background = background.map(|run| run.analysis().map_err(|error| error.to_string()));
+    let other = Run::open(directory.join("background")).ok();
+    let background = other
+        .as_ref()
+        .map(|run| run.analysis().map_err(|error| error.to_string()));
     let trace: Option<serde_json::Value> = json(&directory.join("run/trace.json"));
     Ok(RunEvidence {
         description: run.description().clone(),
@@ -88,8 +91,24 @@ fn evidence(directory: &Path) -> Result<RunEvidence, String> {
         disk: json(&directory.join("disk.json")),
         usage: json(&directory.join("usage.json")),
         runnable: json(&directory.join("runnable.json")),
+        breakdown: trace
+            .as_ref()
+            .and_then(|trace| broken_down(&run, other.as_ref(), trace)),
         sleeps: trace.as_ref().and_then(Sleeps::from_trace),
     })
+}
+
+/// The parts of the response time of a run, whose server had `other` clients at the same time.
+fn broken_down(run: &Run, other: Option<&Run>, trace: &serde_json::Value) -> Option<Breakdown> {
+    let epoch = run.description().epoch_unix_ns;
+    let calls = TracedCalls::from_json(trace, epoch)?;
+    let flights = breakdown::flights(run).ok()?;
+    let others = other.map_or(Some(Vec::new()), |other| {
+        let shift = i128::from(other.description().epoch_unix_ns) - i128::from(epoch);
+        let flights = breakdown::flights(other).ok()?;
+        Some(flights.iter().map(|flight| flight.shifted(shift)).collect())
+    })?;
+    Breakdown::of(&flights, &others, &calls)
 }
 
 /// A file that exists only if there was an observer.
