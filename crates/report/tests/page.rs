@@ -516,6 +516,10 @@ fn blocked_calls_are_shown_beside_slow_requests() {
         .split_once("<section id=\"blocked\">")
         .expect("the section");
     let (section, _) = section.split_once("</section>").expect("its end");
+    assert!(
+        html.contains("<section id=\"breakdown\">")
+            && html.contains("tenth 10, own wait for the file system")
+    );
     for text in [
         "1 blocked call in the trace",
         "page-io",
