@@ -24,6 +24,13 @@ export LC_ALL=C
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/headway-bench.XXXXXX")
 # A server that drops its privileges has to reach the files below this folder.
 chmod 755 "$scratch"
+# Peers that the user names, for example those of bench/peers/build, also for `headway-lab`.
+mkdir "$scratch/peers"
+for peer in nginx h2o lighttpd apache2; do
+    named=PEER_${peer^^}
+    [ -z "${!named:-}" ] || ln -s "$(realpath "${!named}")" "$scratch/peers/$peer"
+done
+PATH=$scratch/peers:$PATH
 started=()                    # process ids we started and have to end
 at_exit=()                    # commands that undo a change of the machine, run last to first
 declare -A server_pid server_port

@@ -27,7 +27,9 @@ const DESCRIPTORS_PER_PROGRAM: usize = 3;
 const CONCURRENCY: u32 = 16;
 /// Default of `concurrency` for HTTP upstreams.
 const CONCURRENCY_OF_PROXIES: u32 = 256;
-const QUEUE: u32 = 128;
+/// Default of `queue`: a request that waits is little more than its connection, and hundreds of long
+/// responses that start at once occupy the handler for seconds only.
+const QUEUE: u32 = 1024;
 /// Default of `temp-file-max`.
 const TEMP_FILE_MAX_BYTES: u64 = 64 << 20;
 /// Most bodies and responses in files, per worker.

@@ -331,7 +331,7 @@ table! {
         /// Others of it wait in the queue. 0 means no limit.
         concurrency_per_address: u32, LocationLimits, "0", "8";
         /// Requests that wait for the handler per worker; beyond this they get 503.
-        queue: u32, LocationLimits, "128", "1000";
+        queue: u32, LocationLimits, "1024", "100";
 
         /// Address space of each process; 0 means no limit.
         memory_max: Bytes, Programs, "0", "\"512MiB\"";

@@ -96,6 +96,7 @@ impl Worker {
             let waited = tracer.call(Call::EventWait, || events.wait(&mut ready, timeout));
             setup("cannot wait for events", waited)?;
             self.context.tick();
+            self.context.sender.begin_round();
             self.acceptor.begin_iteration(&ready);
             let count = ready.len() as u64;
             self.context.counters.ready_events.record(count);

@@ -25,6 +25,12 @@ pub(super) const READ_INS_MAX: u8 = 3;
 /// After this many helper requests in all, the file is given up: it is one of sysfs, or is being
 /// written all the time.
 pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
+/// Bytes of long responses sent in one round: while the events of an iteration are handled, or the
+/// run queue. The rest waits for the next round, so that a short response does not wait until
+/// hundreds of sockets are full.
+const ROUND_BYTES_MAX: u64 = 4 << 20;
+/// Shorter responses are always sent at once.
+const LONG_RESPONSE_BYTES: u64 = 64 << 10;
 
 /// The buffers and caches of the ways to send a file.
 pub(super) struct Sender {
@@ -34,6 +40,8 @@ pub(super) struct Sender {
     pub other: Option<Box<dyn SendFiles>>,
     /// What helpers should read ahead.
     prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
+    /// Bytes sent in this round.
+    round_bytes: u64,
 }
 
 impl Sender {
@@ -42,7 +50,13 @@ impl Sender {
             chunks: ChunkPool::new(config.chunk_cache_max_bytes),
             other,
             prefetch: Vec::new(),
+            round_bytes: 0,
         }
+    }
+
+    /// From here on long responses may be sent again.
+    pub(super) fn begin_round(&mut self) {
+        self.round_bytes = 0;
     }
 
     /// Whether files are sent from mappings.
@@ -78,10 +92,22 @@ impl LoopContext {
         connection.outgoing = outgoing;
         connection.outgoing.method = request.method;
         let progress = match self.config.research.eager_write {
-            true => self.transmit(connection),
+            true => self.transmit_in_round(connection),
             false => SendProgress::SocketFull,
         };
         self.after_send(connection, request, progress)
+    }
+
+    /// Sends as much of the response as possible, and nothing of a long one after a full round.
+    fn transmit_in_round(&mut self, connection: &mut Connection) -> SendProgress {
+        let is_long = connection.outgoing.bytes_left() >= LONG_RESPONSE_BYTES;
+        if is_long && self.sender.round_bytes >= ROUND_BYTES_MAX {
+            return SendProgress::QuantumSpent;
+        }
+        let before = connection.outgoing.sent_bytes;
+        let progress = self.transmit(connection);
+        self.sender.round_bytes += connection.outgoing.sent_bytes - before;
+        progress
     }
 
     /// Sends as much of the response as possible. A response is counted when its first byte is
@@ -159,7 +185,7 @@ impl LoopContext {
         connection: &mut Connection,
         request: Box<Request>,
     ) -> Next {
-        let progress = self.transmit(connection);
+        let progress = self.transmit_in_round(connection);
         self.after_send(connection, request, progress)
     }
 

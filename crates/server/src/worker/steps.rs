@@ -143,6 +143,8 @@ impl Worker {
 
     /// Continues the connections in the run queue.
     pub(super) fn run_queued(&mut self) {
+        // Of its own, so that new responses cannot keep those in the queue from going on.
+        self.context.sender.begin_round();
         for token in std::mem::take(&mut self.context.run_queue) {
             if let Some(slot) = self.context.connections.find(token) {
                 self.with_connection(slot, Worker::take_turn);

@@ -190,3 +190,44 @@ fn status_is_answered_when_a_child_dies_during_the_request() {
     let said = String::from_utf8(read_to_close(&mut client)).unwrap();
     assert!(said.starts_with("HTTP/1.1 200 "), "{said:?}");
 }
+
+/// The worker is stopped while the requests come, so that it finds all of them in one iteration, the
+/// short one last.
+#[test]
+fn short_response_is_sent_before_most_of_the_long_ones_requested_with_it() {
+    const LONG: usize = 60;
+    let root = root();
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    fs::write(root.path().join("a"), "hello").unwrap();
+    fs::write(root.path().join("long"), contents(1, 500_000)).unwrap();
+    let arguments = ["--workers", "1", "--log", log.to_str().unwrap()];
+    let server = Server::start(program(), root.path(), &arguments);
+    // From here on the file is in memory.
+    assert_eq!(get(&server.address, "/long").0, 200);
+    let mut clients: Vec<TcpStream> = (0..=LONG).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        send_get(client, "/a");
+        assert_eq!(read_response(client), (200, b"hello".into()));
+    }
+    let stopped = Stopped::stop(server.children("serve-worker"));
+    for (number, client) in clients.iter_mut().enumerate() {
+        send_get(client, if number < LONG { "/long?x" } else { "/a?x" });
+    }
+    drop(stopped);
+    for client in &mut clients {
+        let (status, body) = read_response(client);
+        assert_eq!(status, 200);
+        assert!(body.len() == 5 || body == contents(1, 500_000));
+    }
+    let order = || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let lines = text.lines().filter(|line| line.contains("?x"));
+        lines
+            .map(|line| line.contains("/a?x"))
+            .collect::<Vec<bool>>()
+    };
+    server.wait_for("the log", |_| order().len() == LONG + 1);
+    let before = order().iter().take_while(|is_short| !**is_short).count();
+    assert!(before < LONG / 2, "{before} long responses came first");
+}

@@ -165,3 +165,31 @@ fn cgi_program_exits_while_a_slow_client_reads_its_response() {
         is_well(&server);
     }
 }
+
+#[test]
+fn requests_wait_while_hundreds_of_long_responses_start() {
+    let site = Site::new();
+    let (answer, answers) = channel::<()>();
+    let answers = Mutex::new(answers);
+    // Nothing is answered before all requests have come.
+    let upstream = FakeUpstream::new(move |mut stream| {
+        while read_head(&mut stream).is_some() {
+            let _ = answers.lock().unwrap().recv_timeout(TIMEOUT);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood");
+        }
+    });
+    let server = proxy(&site, &[&upstream.address], "concurrency = 1");
+    let mut clients: Vec<TcpStream> = (0..300).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        send(client, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    server.wait_for("the queue", |server| {
+        counter(server, "handler_queue_length") + counter(server, "handler_queue_full") == 299
+    });
+    drop(answer);
+    for client in &mut clients {
+        let response = receive(client).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (200, "good"));
+    }
+    is_well(&server);
+}
