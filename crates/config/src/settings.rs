@@ -351,6 +351,8 @@ table! {
         /// Upstreams to try for one request.
         attempts: u32, Upstreams, "2", "3";
         /// Time for an upstream to accept a connection.
+        ///
+        /// Also, but at least 1 s, to acknowledge a request on an idle one.
         connect_timeout: Millis, Upstreams, "5s", "\"1s\"";
         /// Upgraded connections (WebSocket) per worker; 0 allows none. Only proxy.
         max_upgrades: u32, Upstreams, "256", "1000";

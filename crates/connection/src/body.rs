@@ -25,6 +25,14 @@ impl Body {
         }
     }
 
+    /// The least bytes that are still to come: all of them where the length is known.
+    pub fn left_bytes_min(&self) -> u64 {
+        match self {
+            Self::Length(drain) => drain.left_bytes(),
+            Self::Chunked(_) => 1,
+        }
+    }
+
     /// Consumes received bytes and discards the content.
     pub fn feed(&mut self, bytes: &[u8]) -> DrainProgress {
         match self {

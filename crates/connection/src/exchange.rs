@@ -176,6 +176,8 @@ pub struct UpstreamRequest {
     pub lease: Lease,
     /// The connection was idle before, so the upstream may just have closed it.
     pub reused: bool,
+    /// The connection was idle and nothing has shown since then that the upstream is still there.
+    pub is_doubtful: bool,
     /// Something has been sent.
     pub started: bool,
     /// The upstream accepts nothing more.
@@ -362,6 +364,11 @@ impl Exchange {
     /// Whether an upstream connection is being established.
     pub fn is_connecting(&self) -> bool {
         matches!(&self.upstream, Some(upstream) if !upstream.started && !upstream.reused)
+    }
+
+    /// Whether the connection to the upstream may have died while it was idle.
+    pub fn is_upstream_doubtful(&self) -> bool {
+        matches!(&self.upstream, Some(upstream) if upstream.is_doubtful)
     }
 }
 

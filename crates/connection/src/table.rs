@@ -55,6 +55,11 @@ impl ConnectionTable {
         self.waiting.first()
     }
 
+    /// The connection of a token, if it still exists.
+    pub fn of_token(&self, token: Token) -> Option<&Connection> {
+        self.slots.get(token).map(Box::as_ref)
+    }
+
     /// The connection in a slot, if there is one.
     pub fn get(&mut self, slot: usize) -> Option<&mut Connection> {
         self.slots.at_mut(slot).map(Box::as_mut)

@@ -116,7 +116,8 @@ pub enum Failure {
     Forbidden,
     /// A FIFO, a socket or a device; it has not been opened.
     NotRegular,
-    /// The process or the system is out of descriptors or memory.
+    /// The process or the system is out of descriptors or memory, or the disk of spooled data is
+    /// full.
     Exhausted,
     /// The disk.
     Io,
@@ -155,6 +156,7 @@ impl Failure {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::TOOMANYREFS | Errno::NOBUFS => {
                 Failure::Exhausted
             }
+            Errno::NOSPC | Errno::DQUOT => Failure::Exhausted,
             _ => Failure::Io,
         }
     }

@@ -77,6 +77,11 @@ impl LengthDrain {
         }
     }
 
+    /// How much is still to come.
+    pub fn left_bytes(&self) -> u64 {
+        self.left_bytes
+    }
+
     /// Consumes the next bytes.
     pub fn feed(&mut self, bytes: &[u8]) -> DrainProgress {
         let arrived = bytes.len() as u64;

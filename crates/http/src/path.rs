@@ -103,7 +103,30 @@ pub fn normalise(target_path: &[u8]) -> Result<Path<'_>, PathError> {
             query,
         });
     }
-    rebuild(relative, query)
+    rebuild(relative, query, Length::OfFiles)
+}
+
+/// Like [`normalise`] for a path which no file needs to have: without limits of its length.
+///
+/// ```
+/// use headway_http::path::{PathError, normalise, normalise_any_length};
+/// let target = format!("/{}", "a".repeat(300));
+/// assert_eq!(normalise(target.as_bytes()), Err(PathError::NameTooLong));
+/// assert_eq!(normalise_any_length(target.as_bytes()).unwrap().bytes.len(), 300);
+/// ```
+pub fn normalise_any_length(target_path: &[u8]) -> Result<Path<'_>, PathError> {
+    match normalise(target_path) {
+        Err(PathError::TooLong | PathError::NameTooLong) => {
+            let end = memchr(b'?', target_path).unwrap_or(target_path.len());
+            let (path, query) = target_path.split_at(end);
+            rebuild(
+                path.strip_prefix(b"/").unwrap_or(path),
+                query.get(1..),
+                Length::Any,
+            )
+        }
+        normalised => normalised,
+    }
 }
 
 /// Whether the path needs no change and no rejection: no escape, no control byte, no segment that
@@ -146,7 +169,7 @@ const IS_PLAIN: [bool; 256] = {
 /// the path as received could resolve `/open/../internal` to another place than that. Only escapes
 /// of unreserved characters are decoded (RFC 3986 section 6.2.2.2): `%3B` and `;` may differ for an
 /// upstream. An escaped slash stays one, but is rejected next to a dot segment. A path that needs no
-/// change is borrowed.
+/// change is borrowed. An upstream need not have files, so the path may be of any length.
 ///
 /// ```
 /// use headway_http::path::escaped;
@@ -160,7 +183,7 @@ pub fn escaped(target_path: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
     if relative.is_some_and(is_plain) {
         return Ok(Cow::Borrowed(target_path));
     }
-    let segments = join_segments(relative.unwrap_or(path), Escapes::Kept)?;
+    let segments = join_segments(relative.unwrap_or(path), Escapes::Kept, Length::Any)?;
     Ok(Cow::Owned([b"/", &*segments, query].concat()))
 }
 
@@ -187,9 +210,9 @@ pub struct SlashReadings {
 pub fn slash_readings(target_path: &[u8]) -> Result<SlashReadings, PathError> {
     let path_bytes = memchr(b'?', target_path).unwrap_or(target_path.len());
     let path = escaped(&target_path[..path_bytes])?;
-    let joining = join_segments(&path[1..], Escapes::SlashKept)?;
+    let joining = join_segments(&path[1..], Escapes::SlashKept, Length::Any)?;
     let decoded = slashes_decoded(&path);
-    let separating = normalise(&decoded)?;
+    let separating = normalise_any_length(&decoded)?;
     Ok(SlashReadings {
         separating: Path {
             bytes: Cow::Owned(separating.bytes.into_owned()),
@@ -232,9 +255,22 @@ enum Escapes {
     Kept,
 }
 
-fn rebuild<'p>(relative: &[u8], query: Option<&'p [u8]>) -> Result<Path<'p>, PathError> {
-    let bytes = join_segments(relative, Escapes::Decoded)?;
-    if bytes.len() > PATH_BYTES_MAX {
+/// How long a path and its segments may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Length {
+    /// As those of files.
+    OfFiles,
+    /// An upstream decides.
+    Any,
+}
+
+fn rebuild<'p>(
+    relative: &[u8],
+    query: Option<&'p [u8]>,
+    length: Length,
+) -> Result<Path<'p>, PathError> {
+    let bytes = join_segments(relative, Escapes::Decoded, length)?;
+    if length == Length::OfFiles && bytes.len() > PATH_BYTES_MAX {
         return Err(PathError::TooLong);
     }
     let hidden = is_hidden(&bytes);
@@ -246,7 +282,7 @@ fn rebuild<'p>(relative: &[u8], query: Option<&'p [u8]>) -> Result<Path<'p>, Pat
 }
 
 /// Joins the segments of a path without those that are empty or dots.
-fn join_segments(relative: &[u8], escapes: Escapes) -> Result<Vec<u8>, PathError> {
+fn join_segments(relative: &[u8], escapes: Escapes, length: Length) -> Result<Vec<u8>, PathError> {
     let mut bytes: Vec<u8> = Vec::with_capacity(relative.len());
     let mut segments = relative.split(|byte| *byte == b'/').peekable();
     while let Some(raw) = segments.next() {
@@ -259,7 +295,9 @@ fn join_segments(relative: &[u8], escapes: Escapes) -> Result<Vec<u8>, PathError
                 bytes.truncate(start);
                 drop_component(&mut bytes)?;
             }
-            _ if name_bytes > COMPONENT_BYTES_MAX => return Err(PathError::NameTooLong),
+            _ if length == Length::OfFiles && name_bytes > COMPONENT_BYTES_MAX => {
+                return Err(PathError::NameTooLong);
+            }
             _ if is_last => {}
             _ => bytes.push(b'/'),
         }

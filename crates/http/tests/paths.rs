@@ -241,10 +241,8 @@ fn escaped_slash_has_two_readings() {
         assert_eq!(readings(target.as_bytes()), expected, "{target}");
     }
     let long = |bytes| "a".repeat(bytes);
-    let both = format!("/{}%2F{}", long(255), long(255));
-    assert!(slash_readings(both.as_bytes()).is_ok());
-    let one = format!("/a%2F{}", long(256));
-    assert_eq!(slash_readings(one.as_bytes()), Err(PathError::NameTooLong));
+    let one = format!("/a%2F{}", long(5000));
+    assert!(slash_readings(one.as_bytes()).is_ok());
 }
 
 /// An upstream finds one of the two readings, whatever it decodes before it resolves dots.

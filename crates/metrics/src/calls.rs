@@ -55,10 +55,14 @@ headway_debox::call_kinds! {
         UpstreamWrite = "write (upstream)",
         /// Receiving an upstream's response.
         UpstreamRead = "read (upstream)",
+        /// Checking whether an upstream has acknowledged a request.
+        UpstreamInfo = "getsockopt (upstream)",
         /// Sending a request to the spawner.
         SpawnerSend = "sendmsg (spawner)",
         /// Checking whether the spawner is alive.
         SpawnerPoll = "poll (spawner)",
+        /// Checking whether clients that wait for room are there.
+        ClientPoll = "poll (held clients)",
         /// Receiving from the spawner.
         SpawnerReceive = "recvmsg (spawner)",
         /// Giving a program a request and its client's socket.

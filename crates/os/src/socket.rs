@@ -67,6 +67,25 @@ pub fn last_data_ms(socket: BorrowedFd<'_>) -> io::Result<u32> {
     })))
 }
 
+/// How long ago the peer of a connection last acknowledged anything, in milliseconds as coarse as
+/// the kernel's clock tick; `None` if it has acknowledged everything (`TCP_INFO`, `tcpi_unacked`
+/// and `tcpi_last_ack_recv`).
+///
+/// A peer that reads nothing still acknowledges. One that does not is gone, or the way to it is.
+///
+/// Source: tcp(7), `struct tcp_info` of linux/tcp.h.
+///
+/// # Errors
+/// `EOPNOTSUPP` on sockets of other protocols.
+pub fn unacknowledged_ms(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    const UNACKNOWLEDGED: usize = 24;
+    const LAST_ACKNOWLEDGED: usize = 56;
+    let mut info = [0_u8; LAST_ACKNOWLEDGED + 4];
+    tcp_info(socket, &mut info)?;
+    let number = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| info[at + byte]));
+    Ok((number(UNACKNOWLEDGED) > 0).then(|| number(LAST_ACKNOWLEDGED)))
+}
+
 /// The beginning of `struct tcp_info`, which grows at its end only.
 fn tcp_info(socket: BorrowedFd<'_>, info: &mut [u8]) -> io::Result<()> {
     let length = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, info)?;
@@ -169,6 +188,20 @@ mod tests {
         assert_eq!(written_bytes(server.as_fd()).unwrap(), written);
         let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(written_bytes(pair.as_fd()).is_err());
+    }
+
+    #[test]
+    fn everything_is_acknowledged_when_the_peer_is_there_and_does_not_read() {
+        use std::io::Write;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _silent = listener.accept().unwrap();
+        client.write_all(b"request").unwrap();
+        while unacknowledged_ms(client.as_fd()).unwrap().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(unacknowledged_ms(pair.as_fd()).is_err());
     }
 
     #[test]

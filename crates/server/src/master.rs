@@ -281,8 +281,7 @@ impl Master {
         let restarts = self.slots.iter().filter_map(|slot| slot.restart_at);
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let pinner = self.pinner.iter().filter_map(|pinner| pinner.restart_at);
-        let stopping = self.stopping.iter().filter(|stopping| !stopping.killed);
-        let stop = stopping.map(|stopping| stopping.deadline);
+        let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),
             Some(_) => None,

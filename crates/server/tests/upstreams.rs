@@ -6,6 +6,7 @@ mod buffers;
 mod faults;
 mod accel_redirect;
 mod keepalive;
+mod partition;
 mod php;
 mod proxy;
 mod scgi;

@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 pub mod client;
 pub mod disks;
 pub mod executable;
+pub mod groups;
 pub mod made_kernel;
 pub mod server;
 pub mod upstream;

@@ -130,6 +130,11 @@ impl Server {
         found
     }
 
+    /// The process ID of the master.
+    pub fn master(&self) -> i32 {
+        Pid::from_child(&self.child).as_raw_nonzero().get()
+    }
+
     /// The number of one of the master's threads, by its name.
     pub fn thread(&self, name: &str) -> i32 {
         let threads = format!("/proc/{}/task", self.child.id());

@@ -111,8 +111,12 @@ impl Log {
         let Some((mut child, _)) = self.running.take() else {
             return;
         };
-        let _ = child.kill();
-        let end = child.wait().map_or_else(|error| error.to_string(), ended);
+        super::stopping::wait_or_kill([&mut child], Instant::now());
+        let end = match child.try_wait() {
+            Ok(Some(status)) => ended(status),
+            Ok(None) => "its channel is closed".to_owned(),
+            Err(error) => error.to_string(),
+        };
         let delay = RESTART_DELAY.as_millis();
         log_line(format_args!(
             "log process ended: {end}; restarting it in {delay} ms"
@@ -140,7 +144,7 @@ impl Log {
     pub(super) fn end(&mut self, timeout: Duration) {
         if let Some((mut child, control)) = self.running.take() {
             drop(control);
-            super::stopping::wait_or_kill(&mut child, Instant::now() + timeout);
+            super::stopping::wait_or_kill([&mut child], Instant::now() + timeout);
         }
     }
 }

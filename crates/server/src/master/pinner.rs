@@ -92,10 +92,8 @@ impl Pinner {
     }
 
     /// Closes the socket, so that it ends: the workers have ended already.
-    pub(super) fn end(self, deadline: Instant) {
+    pub(super) fn end(mut self, deadline: Instant) {
         drop((self.ours, self.theirs));
-        if let Some(mut child) = self.child {
-            wait_or_kill(&mut child, deadline);
-        }
+        wait_or_kill(self.child.as_mut(), deadline);
     }
 }

@@ -138,9 +138,7 @@ impl Spawners {
     /// Ends all spawners: the workers have ended, so their sockets are closed.
     pub(super) fn end(&mut self, deadline: Instant) {
         (0..self.slots.len()).for_each(|number| self.dismiss(number));
-        self.leaving
-            .iter_mut()
-            .for_each(|child| wait_or_kill(child, deadline));
+        wait_or_kill(&mut self.leaving, deadline);
     }
 }
 

@@ -5,17 +5,23 @@ use std::time::{Duration, Instant};
 
 use headway_control::ToWorker;
 
-use super::{Master, MasterError, signals};
+use super::watchdog::process_state;
+use super::{Master, MasterError, log_line, signals};
 
 /// Time for a worker to exit by itself after the drain deadline.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time for the log process to write the last lines.
 const LOG_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Time for a process to end after SIGKILL. One which waits for a dead disk does not end at all
+/// (D in ps(1)), and must not keep the server from ending.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A server that is stopping.
 pub(super) struct Stopping {
+    /// When the workers are killed, and then when those are left that have not ended.
     pub(super) deadline: Instant,
-    pub(super) killed: bool,
+    killed: bool,
 }
 
 impl Master {
@@ -56,16 +62,23 @@ impl Master {
     }
 
     pub(super) fn enforce_deadline(&mut self, now: Instant) {
-        if let Some(stopping) = self.stopping.as_mut().filter(|stopping| !stopping.killed)
-            && stopping.deadline <= now
-        {
-            stopping.killed = true;
-            self.slots
-                .iter_mut()
-                .filter_map(|slot| slot.running.as_mut())
-                .for_each(|running| {
-                    let _ = running.child.kill();
-                });
+        let stopping = self.stopping.as_mut();
+        let Some(stopping) = stopping.filter(|stopping| stopping.deadline <= now) else {
+            return;
+        };
+        let was_killed = std::mem::replace(&mut stopping.killed, true);
+        stopping.deadline = now + KILL_TIMEOUT;
+        for number in 0..self.slots.len() {
+            let Some(running) = &mut self.slots[number].running else {
+                continue;
+            };
+            if was_killed {
+                warn_of_survivor(&running.child);
+                self.worker_ended(number, "killed");
+            } else {
+                // It may have ended already.
+                let _ = running.child.kill();
+            }
         }
     }
 
@@ -77,9 +90,8 @@ impl Master {
     /// log has all lines.
     pub(super) fn end(mut self) -> Result<(), MasterError> {
         let deadline = Instant::now() + EXIT_TIMEOUT;
-        self.helpers
-            .iter_mut()
-            .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
+        let helpers = self.helpers.iter_mut().map(|helper| &mut helper.child);
+        wait_or_kill(helpers, deadline);
         self.spawners.end(deadline);
         if let Some(pinner) = self.pinner {
             pinner.end(deadline);
@@ -91,14 +103,36 @@ impl Master {
     }
 }
 
-/// Waits for a child until the deadline, then kills it.
-pub(super) fn wait_or_kill(child: &mut Child, deadline: Instant) {
-    while Instant::now() < deadline {
-        if !matches!(child.try_wait(), Ok(None)) {
+/// Waits for children until the deadline, then kills those which are left.
+pub(super) fn wait_or_kill<'c>(
+    children: impl IntoIterator<Item = &'c mut Child>,
+    deadline: Instant,
+) {
+    let mut left: Vec<&mut Child> = children.into_iter().collect();
+    wait_until(&mut left, deadline);
+    for child in &mut left {
+        let _ = child.kill();
+    }
+    wait_until(&mut left, Instant::now() + KILL_TIMEOUT);
+    left.into_iter().for_each(|child| warn_of_survivor(child));
+}
+
+/// Waits for children until the deadline, and leaves those which have not ended in the list.
+fn wait_until(left: &mut Vec<&mut Child>, deadline: Instant) {
+    loop {
+        left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if left.is_empty() || deadline <= Instant::now() {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let _ = child.kill();
-    let _ = child.wait();
+}
+
+fn warn_of_survivor(child: &Child) {
+    let id = child.id();
+    log_line(format_args!(
+        "process {id} ({}) has not ended {} ms after SIGKILL; ending without it",
+        process_state(id),
+        KILL_TIMEOUT.as_millis()
+    ));
 }

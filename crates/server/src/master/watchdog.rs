@@ -152,7 +152,7 @@ impl Master {
 }
 
 /// What a process does (proc_pid_stat(5)).
-fn process_state(id: u32) -> &'static str {
+pub(super) fn process_state(id: u32) -> &'static str {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     // The name in parentheses may contain anything.
     let state = stat

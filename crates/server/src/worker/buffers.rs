@@ -12,6 +12,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 
 use headway_config::Config;
@@ -26,6 +27,9 @@ pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 const CHUNK_BYTES_SCARCE: usize = 16 * 1024;
 /// Room on disk that writing one more chunk needs, with all that a read may have added to it.
 const DISK_STEP_BYTES: u64 = 2 * CHUNK_BYTES as u64;
+
+/// How often held clients are checked for having disconnected.
+const DEPARTURES_INTERVAL_MS: u64 = 100;
 
 /// What a held exchange waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,9 @@ pub(super) struct BufferRoom {
     held_for_memory: BTreeMap<u64, Token>,
     /// … and for lack of disk space.
     held_for_disk: BTreeMap<u64, Token>,
+    /// When held clients are checked for having disconnected, and up to which exchange they were.
+    departures_due_ms: u64,
+    departures_hand: u64,
     /// Up to where connections were searched for what can be written to disk.
     pub(super) hand: usize,
 }
@@ -63,6 +70,8 @@ impl BufferRoom {
             files_max: config.buffer_files_max as u64,
             held_for_memory: BTreeMap::new(),
             held_for_disk: BTreeMap::new(),
+            departures_due_ms: 0,
+            departures_hand: 0,
             hand: 0,
         }
     }
@@ -146,6 +155,37 @@ impl BufferRoom {
             (false, false) => None,
         };
         first.map(|(_, client)| client)
+    }
+
+    /// Takes the next of the held clients, at most `count` of them, to be checked for having
+    /// disconnected. None before that is due again.
+    pub(super) fn take_for_departures(&mut self, now_ms: u64, count: usize) -> Vec<Token> {
+        if !self.has_held() || now_ms < self.departures_due_ms {
+            return Vec::new();
+        }
+        self.departures_due_ms = now_ms + DEPARTURES_INTERVAL_MS;
+        let after = (Bound::Excluded(self.departures_hand), Bound::Unbounded);
+        let of_memory = self.held_for_memory.range(after).take(count);
+        let of_disk = self.held_for_disk.range(after).take(count);
+        let both = of_memory.chain(of_disk);
+        let mut next: Vec<(u64, Token)> = both.map(|(id, client)| (*id, *client)).collect();
+        next.sort_unstable_by_key(|(id, _)| *id);
+        next.truncate(count);
+        // Those that are left begin again at the oldest.
+        self.departures_hand = match next.len() == count {
+            true => next.last().map_or(0, |(id, _)| *id),
+            false => 0,
+        };
+        next.into_iter().map(|(_, client)| client).collect()
+    }
+
+    /// When [`BufferRoom::take_for_departures`] is due.
+    pub(super) fn departures_next_ms(&self) -> Option<u64> {
+        self.has_held().then_some(self.departures_due_ms)
+    }
+
+    fn has_held(&self) -> bool {
+        !(self.held_for_memory.is_empty() && self.held_for_disk.is_empty())
     }
 
     fn can_resume(&self, lack: Lack) -> bool {

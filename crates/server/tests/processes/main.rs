@@ -1,12 +1,12 @@
-//! The processes of a server when something goes wrong: workers, helpers, the log and
-//! the master are killed, descriptors run out, the log's disk is full, the files' disk is slow or
-//! broken.
+//! The processes of a server when something goes wrong: they are killed, stopped, or short of
+//! processes, memory or descriptors, the log's disk is full, the files' disk is slow or broken.
 //!
 //! Whatever a test starts, mounts or attaches has a guard that takes it away again.
 
 mod clients;
 mod disk;
 mod forbidden;
+mod groups;
 mod helpers;
 mod pinner;
 mod memory;
@@ -14,5 +14,6 @@ mod overlay;
 mod overload;
 mod sharing;
 mod shortage;
+mod stalled;
 mod stopping;
 mod workers;

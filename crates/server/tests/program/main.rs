@@ -9,7 +9,12 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use headway_embedded::{
+    Action, Application, ApplicationKind, Applications, Outcome, Request, State,
+};
 use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::reference;
 use headway_server::config::value::Accepts;
@@ -21,9 +26,40 @@ use headway_server::{Extensions, Options, Programs, child_main};
 
 /// Servers of the papers are tested as the others are.
 const EXTENSIONS: Extensions = Extensions {
+    applications: &Applications::new(&[&Spins]),
     research: Some(&RESEARCH),
-    ..Extensions::NONE
 };
+
+/// An application that never answers, as one with a mistake does. After a request with a query its
+/// worker ignores SIGABRT.
+struct Spins;
+
+impl ApplicationKind for Spins {
+    fn name(&self) -> &'static str {
+        "spins"
+    }
+
+    fn start(&self) -> Box<dyn Application> {
+        Box::new(Spins)
+    }
+}
+
+impl Application for Spins {
+    fn answer(&mut self, request: &Request<'_>) -> Action {
+        if !request.query().is_empty() {
+            let noted = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(signal_hook::consts::SIGABRT, noted)
+                .expect("a handler that does nothing");
+        }
+        loop {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn resume(&mut self, _: &Request<'_>, _: State, _: Outcome) -> Action {
+        Action::Fail(500)
+    }
+}
 
 /// The arguments after `serve`.
 #[derive(Default)]

@@ -1,5 +1,11 @@
 //! Request bodies on their way to programs.
 
+use std::io::Write;
+use std::net::TcpStream;
+
+use headway_test_support::disks::Mount;
+use headway_test_support::skip;
+
 use crate::site::*;
 
 const ECHO: &str = "printf 'Content-Type: a/b\\nX-Length: %s\\n\\n' \"$CONTENT_LENGTH\"; cat";
@@ -160,11 +166,57 @@ fn spool_failure_is_answered_with_an_error() {
         let head = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
         let chunk = format!("{:x}\r\n{}\r\n", 300_000, "x".repeat(300_000));
         // The server may close before it has read all of it.
-        let _ = std::io::Write::write_all(&mut sender, format!("{head}{chunk}").as_bytes());
+        let _ = Write::write_all(&mut sender, format!("{head}{chunk}").as_bytes());
     });
     assert_eq!(receive(&mut stream).unwrap().status, 500);
     sending.join().unwrap();
     assert_eq!(counter(&server, "handler_processes_started"), 0);
+    is_well(&server);
+}
+
+/// Needs: root: mounts a small file system in memory
+#[test]
+fn upload_gets_503_and_leaves_nothing_when_its_directory_is_full() {
+    const NAME: &str = "upload_gets_503_and_leaves_nothing_when_its_directory_is_full";
+    let mount = match Mount::memory("1m") {
+        Ok(mount) => mount,
+        Err(why) => return skip(NAME, &why),
+    };
+    let free = || rustix::fs::statvfs(mount.path()).unwrap().f_bfree;
+    let before = free();
+    let site = Site::new();
+    site.program("echo", ECHO);
+    let server = site.serve_with(
+        &format!("temp-directory = {:?}", mount.path()),
+        "max-body-size = \"8MiB\"",
+    );
+    let upload = |stream: &mut TcpStream, bytes: usize| {
+        let mut sender = stream.try_clone().unwrap();
+        let sending = std::thread::spawn(move || {
+            // The server may close before it has read all of it.
+            let _ = sender.write_all(&post("/cgi-bin/echo", &contents(bytes)));
+        });
+        let response = receive(stream).unwrap();
+        sending.join().unwrap();
+        response.status
+    };
+    // It has begun, and its file stays on the full disk meanwhile.
+    let mut begun = server.connect();
+    let whole = post("/cgi-bin/echo", &contents(600_000));
+    send(&mut begun, &whole[..500_000]);
+    server.wait_for("its file", |_| free() < before);
+    for _ in 0..3 {
+        assert_eq!(upload(&mut server.connect(), 4_000_000), 503);
+        assert_eq!(upload(&mut server.connect(), 10_000), 200);
+    }
+    // At most its own 500,000 bytes are left in the file system.
+    server.wait_for("room", |_| free() + 130 > before);
+    send(&mut begun, &whole[500_000..]);
+    assert!(receive(&mut begun).unwrap().body == contents(600_000));
+    drop(begun);
+    server.wait_for("the end of all files", |_| free() == before);
+    assert_eq!(upload(&mut server.connect(), 600_000), 200);
+    assert_eq!(counter(&server, "io_errors"), 0, "no disk is broken");
     is_well(&server);
 }
 
@@ -217,7 +269,7 @@ fn response_is_sent_when_the_program_ignores_the_body() {
         let request = post(&format!("/cgi-bin/{program}"), &contents(8 << 20));
         // The server may close before it has read all of it.
         let sending = std::thread::spawn(move || {
-            let _ = std::io::Write::write_all(&mut sender, &request);
+            let _ = Write::write_all(&mut sender, &request);
         });
         assert_eq!(receive(&mut stream).unwrap().text(), "done", "{program}");
         drop(stream);
@@ -235,7 +287,7 @@ fn program_that_neither_reads_nor_writes_times_out() {
     let mut sender = stream.try_clone().unwrap();
     let request = post("/cgi-bin/deaf", &contents(8 << 20));
     let sending = std::thread::spawn(move || {
-        let _ = std::io::Write::write_all(&mut sender, &request);
+        let _ = Write::write_all(&mut sender, &request);
     });
     assert_eq!(receive(&mut stream).unwrap().status, 504);
     drop(stream);

@@ -196,6 +196,44 @@ fn clients_are_held_and_get_503_when_memory_and_disk_are_full() {
     is_well(&server);
 }
 
+#[test]
+fn held_client_is_let_go_when_it_disconnects_before_it_has_sent_its_body() {
+    let (site, upstream) = (Site::new(), reading());
+    let top = "buffer-memory-max = \"2MiB\"\nbuffer-disk-max = 0\nbody-timeout = \"10m\"\n\
+               min-transfer-rate = 0";
+    let more = "max-body-size = \"8MiB\"\nhalf-close = true";
+    let server = serve_both(&site, &upstream, top, more);
+    let holders = silent_clients(&server, 12, 200_000);
+    server.wait_for("held clients", |server| {
+        counter(server, "buffer_bodies_held") > 0 && counter(server, "connections_open") == 12
+    });
+    let begin = |length: usize| {
+        let mut client = server.connect();
+        let head = format!("POST /app/x HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        send(&mut client, head);
+        client
+    };
+    // What this one has sent is whole, although the server has not read it all.
+    let mut whole = begin(10);
+    // The header alone, and a part of the body.
+    let mut leaving = [begin(10), begin(10)];
+    server.wait_for("three more", |server| {
+        counter(server, "connections_open") == 15
+    });
+    send(&mut whole, "0123456789");
+    whole.shutdown(std::net::Shutdown::Write).unwrap();
+    send(&mut leaving[1], "012");
+    drop(leaving);
+    server.wait_for("their departure", |server| {
+        counter(server, "connections_open") == 13
+    });
+    whole.set_nonblocking(true).unwrap();
+    let still_open = whole.peek(&mut [0]).unwrap_err().kind();
+    assert_eq!(still_open, std::io::ErrorKind::WouldBlock);
+    drop(holders);
+    is_well(&server);
+}
+
 /// A connection from another address of this machine.
 fn connect_from(source: Ipv4Addr, server: &Server) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

@@ -18,7 +18,13 @@ pub struct FakeUpstream {
 
 impl FakeUpstream {
     pub fn new(treat: impl Fn(TcpStream) + Send + Sync + 'static) -> FakeUpstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        FakeUpstream::listening(TcpListener::bind("127.0.0.1:0").unwrap(), treat)
+    }
+
+    pub fn listening(
+        listener: TcpListener,
+        treat: impl Fn(TcpStream) + Send + Sync + 'static,
+    ) -> FakeUpstream {
         let address = listener.local_addr().unwrap().to_string();
         let connections = Arc::new(AtomicUsize::new(0));
         let (count, treat) = (connections.clone(), Arc::new(treat));
@@ -152,7 +158,15 @@ fn upstream_gets_the_path_that_chose_the_location() {
     ] {
         assert_eq!(get(&server, target).text(), line, "{target}");
     }
-    assert_eq!(get(&server, "/app/../x").status, 404);
+    // No file can have such a name.
+    for name in ["a".repeat(300), "a/".repeat(2500), "a%2F".repeat(900)] {
+        let line = format!("GET /app/{name} HTTP/1.1");
+        assert_eq!(get(&server, &format!("/app/{name}")).text(), line);
+    }
+    // Tomcat takes `..;` for `..`, and here it begins with a dot.
+    for target in ["/app/../x", "/app/..;/x", "/app/..%3Ba/x"] {
+        assert_eq!(get(&server, target).status, 404, "{target}");
+    }
     assert_eq!(get(&server, "/app/../../x").status, 403);
     is_well(&server);
 }

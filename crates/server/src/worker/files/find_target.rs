@@ -11,7 +11,7 @@ use headway_config::{HandlerConfig, PathMatch, Protocol};
 use headway_connection::{Connection, Delegate};
 use headway_files::{Answer, RootId, Waiter};
 use headway_gateway::cgi::ScriptSplit;
-use headway_http::path::{Path, PathError, SlashReadings, slash_readings};
+use headway_http::path::{Path, PathError, SlashReadings, normalise_any_length, slash_readings};
 use headway_http::{self as http, Method, Status};
 use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
 use headway_respond::handlers::{Candidate, Route};
@@ -66,6 +66,10 @@ impl StaticFiles {
             Some(Ok(path)) if !path.hidden || site.dotfiles => path,
             Some(Err(PathError::EncodedSlash)) => {
                 let program = StaticFiles::owner_despite_escaped_slash(context, site, request);
+                return Continue(program.map_or(Target::Files(None), Target::Program));
+            }
+            Some(Err(PathError::NameTooLong | PathError::TooLong)) => {
+                let program = StaticFiles::owner_of_long_path(context, site, request);
                 return Continue(program.map_or(Target::Files(None), Target::Program));
             }
             _ => return Continue(Target::Files(None)),
@@ -146,6 +150,27 @@ impl StaticFiles {
         let is_visible = !separating.hidden || site.dotfiles;
         (is_same && allows && may_enter && is_visible)
             .then(|| context.routes.application(route, site, &separating.bytes))
+    }
+
+    /// The upstream for a path that is too long for a file. What is too long for an upstream is its
+    /// own affair.
+    fn owner_of_long_path(
+        context: &LoopContext,
+        site: &VirtualHost,
+        request: &Request,
+    ) -> Option<ProgramName> {
+        let http::Target::Path(target) = request.head.head().target else {
+            return None;
+        };
+        let path = normalise_any_length(target).ok()?;
+        let route = context.routes.find(site, &path.bytes)?;
+        let is_upstream = matches!(&route.location.handler, HandlerConfig::Upstreams(_));
+        let may_enter = !route.location.internal || request.redirects > 0;
+        let is_visible = !path.hidden || site.dotfiles;
+        match is_upstream && may_enter && is_visible {
+            true => StaticFiles::owner(context, route, site, &path.bytes),
+            false => None,
+        }
     }
 
     /// Looks up the shortest name that is a file.

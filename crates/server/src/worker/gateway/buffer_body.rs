@@ -15,9 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
 use headway_connection::{Connection, Exchange, Phase, Stage};
+use headway_event::Token;
 use headway_files::{DeferredCloses, Failure, Meta, OpenFile};
 use headway_http::Status;
 use headway_metrics::calls::Call;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
@@ -112,6 +114,7 @@ impl Gateway {
 
     /// Makes room where it is scarce, and gives it to those who wait for it.
     pub(super) fn maintain_buffers(&mut self, context: &mut LoopContext) {
+        self.leave_departed(context);
         self.write_silent_parts(context);
         for _ in 0..RESUMED_PER_TICK {
             let Some(client) = context.buffers.next_held() else {
@@ -126,7 +129,40 @@ impl Gateway {
         match context.buffers.has_next() {
             true => Some(context.now_ms),
             false if context.buffers.is_awaited() => Some(context.now_ms + SEARCH_INTERVAL_MS),
-            false => None,
+            false => context.buffers.departures_next_ms(),
+        }
+    }
+
+    /// Ends the exchanges of held clients that have disconnected, for others wait for their places.
+    /// Nothing watches their sockets: unread input would be reported at every wait.
+    fn leave_departed(&mut self, context: &mut LoopContext) {
+        let held = context
+            .buffers
+            .take_for_departures(context.now_ms, SEARCHED_PER_TICK);
+        if held.is_empty() {
+            return;
+        }
+        let connections = held.into_iter();
+        let connections: Vec<&Connection> = connections
+            .filter_map(|client| context.connections.of_token(client))
+            .collect();
+        let mut polled: Vec<PollFd<'_>> = connections
+            .iter()
+            .map(|connection| PollFd::new(&connection.socket, PollFlags::RDHUP))
+            .collect();
+        let ready = context.tracer.call(Call::ClientPoll, || {
+            poll(&mut polled, Some(&Timespec::default()))
+        });
+        if !ready.is_ok_and(|count| count > 0) {
+            return;
+        }
+        let ended = polled.iter().map(|polled| !polled.revents().is_empty());
+        let ended: Vec<Token> = std::iter::zip(&connections, ended)
+            .filter(|(connection, has_ended)| *has_ended && cannot_complete(connection))
+            .map(|(connection, _)| connection.token)
+            .collect();
+        for client in ended {
+            self.step_client(context, client, |_, _, _, _| Break(ExchangeEnd::ClientGone));
         }
     }
 
@@ -240,6 +276,7 @@ impl Gateway {
             Ok(file) => exchange.upload.spooled = Some(file.clone()),
             Err(failure) => {
                 context.counters.io_errors += u64::from(*failure == Failure::Io);
+                context.counters.buffers_full += u64::from(*failure == Failure::Exhausted);
                 return Break(ExchangeEnd::Fail(status_of(*failure)));
             }
         }
@@ -315,6 +352,17 @@ impl Gateway {
             false => Continue(()),
         }
     }
+}
+
+/// Whether a client that sends nothing more has sent too little. What has not been read may be the
+/// rest of the body.
+fn cannot_complete(connection: &Connection) -> bool {
+    let Phase::Exchange(exchange) = &connection.phase else {
+        return false;
+    };
+    let unread = rustix::io::ioctl_fionread(&connection.socket).unwrap_or(0);
+    let body = exchange.upload.body.as_ref();
+    body.is_some_and(|body| exchange.upload.held && unread < body.left_bytes_min())
 }
 
 /// Copies `bytes` into a new memfd that can be passed to another process. Its offset is at the

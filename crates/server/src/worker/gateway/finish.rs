@@ -26,6 +26,8 @@ enum WaitingFor {
     Queue,
     /// An upstream, to accept a connection.
     Connect,
+    /// An upstream, to show that it is still there: its connection was idle.
+    SignOfLife,
     /// Either side of an upgraded connection.
     UpgradeTraffic,
     /// The handler.
@@ -216,6 +218,7 @@ impl Gateway {
             _ if exchange.upload.body.is_some() && exchange.upload.remaining().is_empty() => {
                 WaitingFor::ClientBody
             }
+            _ if exchange.is_upstream_doubtful() => WaitingFor::SignOfLife,
             _ => WaitingFor::Program,
         }
     }
@@ -255,6 +258,7 @@ impl Gateway {
             WaitingFor::Room => exchange.upload.held_until_ms,
             WaitingFor::Queue | WaitingFor::Program => now_ms + location.timeout_ms,
             WaitingFor::Connect => now_ms + location.connect_timeout_ms(),
+            WaitingFor::SignOfLife => now_ms + Gateway::life_timeout_ms(location),
             WaitingFor::UpgradeTraffic => now_ms + location.upgrade_timeout_ms(),
         };
         let deadline_ms = deadline_ms.min(exchange.end_ms);
@@ -297,15 +301,14 @@ impl Gateway {
                         context.counters.handler_timeouts += 1;
                         Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE))
                     }
-                    WaitingFor::Connect => {
-                        let failure = (Status::GATEWAY_TIMEOUT, "connect timeout");
-                        let unsent = AttemptStage::Unsent;
-                        let step =
-                            gateway.upstream_failed(context, connection, exchange, unsent, failure);
-                        let late =
-                            matches!(step, Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT)));
-                        context.counters.handler_timeouts += u64::from(late);
-                        step
+                    WaitingFor::Connect => gateway.upstream_timed_out(
+                        context,
+                        connection,
+                        exchange,
+                        (AttemptStage::Unsent, "connect timeout"),
+                    ),
+                    WaitingFor::SignOfLife => {
+                        gateway.check_idle_upstream(context, connection, exchange)
                     }
                     // An idle upgraded connection ends normally.
                     WaitingFor::UpgradeTraffic => {

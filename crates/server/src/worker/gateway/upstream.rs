@@ -187,6 +187,7 @@ impl Gateway {
             let step = match read {
                 Ok(count @ 1..) => {
                     read_bytes += count;
+                    upstream.is_doubtful = false;
                     context.counters.handler_response_bytes += count as u64;
                     if count < buffer.len() {
                         context.events.drained(upstream.conn.socket.as_fd());

@@ -220,6 +220,7 @@ impl Connected {
             conn: self.conn,
             lease,
             reused: self.reused,
+            is_doubtful: self.reused,
             started: false,
             write_closed: false,
             body_ended: false,

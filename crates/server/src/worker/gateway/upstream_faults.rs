@@ -3,16 +3,24 @@
 //! error response.
 
 use std::ops::ControlFlow::{Break, Continue};
+use std::os::fd::AsFd;
 
-use headway_config::{HandlerConfig, Protocol};
+use headway_config::{HandlerConfig, Location, Protocol};
 use headway_connection::{Connection, Exchange, UpstreamRequest};
 use headway_gateway::upstream::{AttemptStage, Lease, UpstreamOutcome, is_idempotent, may_retry};
 use headway_gateway::{CodecError, InvalidResponse};
 use headway_http::Status;
+use headway_metrics::calls::Call;
+use headway_os::socket::unacknowledged_ms;
 use headway_spawner::escape_control;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::worker::context::LoopContext;
+
+/// No kernel delays an acknowledgement for so long.
+const LIFE_TIMEOUT_MIN_MS: u64 = 1_000;
+/// The longest clock tick of a kernel.
+const TICK_MS: u64 = 10;
 
 impl Gateway {
     /// Handles the failure of an upstream: tries another one if repeating the request is safe.
@@ -53,6 +61,64 @@ impl Gateway {
             exchange.upload.rewind();
         }
         self.try_upstreams(context, connection, exchange, status)
+    }
+
+    /// An upstream has not come up to a timeout at this stage.
+    pub(super) fn upstream_timed_out(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        (stage, why): (AttemptStage, &str),
+    ) -> ExchangeStep {
+        let failure = (Status::GATEWAY_TIMEOUT, why);
+        let step = self.upstream_failed(context, connection, exchange, stage, failure);
+        let is_late = matches!(step, Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT)));
+        context.counters.handler_timeouts += u64::from(is_late);
+        step
+    }
+
+    /// How long an upstream may take to show that it is still there, after its connection was idle.
+    pub(super) fn life_timeout_ms(location: &Location) -> u64 {
+        let connect_ms = location.connect_timeout_ms();
+        connect_ms.max(LIFE_TIMEOUT_MIN_MS).min(location.timeout_ms)
+    }
+
+    /// A connection that was idle has brought nothing for as long as connecting may take. If the
+    /// upstream has not even acknowledged the request, the connection has died without a reset, as
+    /// after a power failure or behind a firewall which has forgotten it. Then its other idle
+    /// connections have, too.
+    pub(super) fn check_idle_upstream(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        let route = exchange.program.route;
+        let Some(upstream) = &mut exchange.upstream else {
+            return Continue(());
+        };
+        let location = &context.routes.get(route).location;
+        let waited_ms = Gateway::life_timeout_ms(location);
+        let unacknowledged = context.tracer.call(Call::UpstreamInfo, || {
+            unacknowledged_ms(upstream.conn.socket.as_fd())
+        });
+        let is_dead =
+            matches!(unacknowledged, Ok(Some(ms)) if u64::from(ms) + TICK_MS >= waited_ms);
+        if !is_dead {
+            upstream.is_doubtful = false;
+            // The timeout began with the request.
+            let rest_ms = location.timeout_ms - waited_ms;
+            let deadline_ms = (context.now_ms + rest_ms).min(exchange.end_ms);
+            context.deadlines.set(connection.slot(), deadline_ms);
+            return Continue(());
+        }
+        let number = upstream.lease.upstream();
+        while let Some(conn) = self.pool(route).and_then(|pool| pool.take_any_idle(number)) {
+            self.close_upstream_conn(context, conn);
+        }
+        let failure = (AttemptStage::Sent, "does not acknowledge");
+        self.upstream_timed_out(context, connection, exchange, failure)
     }
 
     /// Counts and reports the failure of an upstream.

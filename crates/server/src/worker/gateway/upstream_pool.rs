@@ -78,6 +78,11 @@ impl UpstreamPool {
         self.selector.choose(now_ms, tried)
     }
 
+    /// Takes an idle connection to be closed.
+    pub(super) fn take_any_idle(&mut self, upstream: usize) -> Option<UpstreamConn> {
+        self.idle.take(upstream).map(|idle| idle.conn)
+    }
+
     /// The address of the upstream that was chosen.
     pub(super) fn address(&self, lease: &Lease) -> Option<&Address> {
         self.addresses.get(lease.upstream())

@@ -1,0 +1,238 @@
+//! Processes run out, memory runs out, and processes that no signal ends: in control groups.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use headway_test_support::groups::Group;
+use headway_test_support::server::{in_group, kill};
+use headway_test_support::{executable, is_running, wait_until};
+use rustix::process::Signal;
+
+use crate::clients::*;
+use crate::stalled::{KINDS, serve};
+
+fn limit_processes(group: &Group, limit: &str) {
+    group.limit("pids.max", "pids.max", limit).unwrap();
+}
+
+/// Needs: root, and control groups which limit processes
+#[test]
+fn program_requests_get_503_while_no_process_can_be_made() {
+    const NAME: &str = "program_requests_get_503_while_no_process_can_be_made";
+    let group = match Group::new("pids") {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let (_root, server) = serve(&[&group], &[]);
+    limit_processes(&group, "1");
+    for _ in 0..20 {
+        assert_eq!(get(&server.address, "/cgi/hello").0, 503);
+        assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+    }
+    assert_eq!(
+        counter(&server.status(), "handler_process_spawn_failures"),
+        20
+    );
+    limit_processes(&group, "max");
+    for _ in 0..3 {
+        assert_eq!(get(&server.address, "/cgi/hello"), (200, b"hello".into()));
+    }
+    let said = server.stop();
+    assert!(
+        said.contains("cgi/hello: clone: Resource temporarily unavailable"),
+        "{said}"
+    );
+}
+
+/// Needs: root, and control groups which limit processes
+#[test]
+fn all_processes_are_replaced_when_there_is_room_for_them_again() {
+    const NAME: &str = "all_processes_are_replaced_when_there_is_room_for_them_again";
+    let group = match Group::new("pids") {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let (root, server) = serve(&[&group], &[]);
+    limit_processes(&group, "1");
+    for kind in KINDS.iter().rev() {
+        let children = server.children(kind);
+        children.iter().for_each(|pid| kill(*pid));
+        server.wait_for("their end", |_| {
+            !children.iter().any(|pid| is_running(*pid))
+        });
+        if *kind != "serve-worker" {
+            assert_eq!(get(&server.address, "/a"), (200, b"hello".into()), "{kind}");
+        }
+    }
+    // The kernel keeps this one in the queue of the listener.
+    let mut waiting = server.connect();
+    send_get(&mut waiting, "/a");
+    limit_processes(&group, "max");
+    assert_eq!(read_response(&mut waiting), (200, b"hello".into()));
+    server.wait_for("all kinds of children", |server| {
+        KINDS.iter().all(|kind| !server.children(kind).is_empty())
+    });
+    assert_eq!(get(&server.address, "/cgi/hello"), (200, b"hello".into()));
+    let log = root.path().join("access.log");
+    server.wait_for("lines in the log", |server| {
+        get(&server.address, "/a?after");
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("/a?after"))
+    });
+    let said = server.stop();
+    assert!(said.contains("Resource temporarily unavailable"), "{said}");
+    assert!(
+        said.lines().count() < 200,
+        "each failure is one line: {said}"
+    );
+}
+
+/// Fills the memory of a group until the kernel has killed a process, which it prefers.
+fn fill_until_killed(group: &Group, victim: i32, folder: &Path) {
+    fs::write(format!("/proc/{victim}/oom_score_adj"), "1000").unwrap();
+    // On a file system in memory, so nothing but killing makes room.
+    let filler = tempfile::NamedTempFile::new_in(folder).unwrap();
+    wait_until("the kernel kills the process", || {
+        let mut command = Command::new("sh");
+        let script = "head -c 2M /dev/zero >>\"$0\"";
+        command.args(["-c", script]).arg(filler.path());
+        let status = in_group(command, &group.procs()).status().unwrap();
+        assert!(
+            status.success() || !is_running(victim),
+            "another was killed"
+        );
+        !is_running(victim)
+    });
+}
+
+/// A group with little memory, and why there is none.
+fn little_memory() -> Result<Group, String> {
+    let group = Group::new("memory")?;
+    let bytes = (256 << 20).to_string();
+    group.limit("memory.limit_in_bytes", "memory.max", &bytes)?;
+    match Path::new("/dev/shm").is_dir() {
+        true => Ok(group),
+        false => Err("no /dev/shm".to_owned()),
+    }
+}
+
+/// Needs: root, and control groups which limit memory
+#[test]
+fn killed_processes_are_replaced_when_memory_runs_out() {
+    const NAME: &str = "killed_processes_are_replaced_when_memory_runs_out";
+    let group = match little_memory() {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let (_root, server) = serve(&[&group], &[]);
+    for kind in KINDS {
+        let victim = server.children(kind)[0];
+        fill_until_killed(&group, victim, Path::new("/dev/shm"));
+        server.wait_for("another process of the kind", |server| {
+            server.children(kind).iter().any(|pid| *pid != victim)
+                || kind == "serve-helper" && counter(&server.status(), "helper_deaths") > 0
+        });
+        server.wait_for("service", |server| {
+            server.get("/a") == (200, "hello".into())
+                && server.get("/cgi/hello") == (200, "hello".into())
+        });
+    }
+    let master = &server.status()["master"];
+    // The next worker may meet the same lack.
+    for deaths in [
+        "worker_deaths",
+        "spawner_deaths",
+        "log_deaths",
+        "pinner_deaths",
+    ] {
+        assert!(master[deaths].as_u64() > Some(0), "{deaths}: {master}");
+    }
+}
+
+/// Needs: root, and control groups which limit memory
+#[test]
+fn no_process_is_left_when_memory_runs_out_and_the_master_is_killed() {
+    const NAME: &str = "no_process_is_left_when_memory_runs_out_and_the_master_is_killed";
+    let group = match little_memory() {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let (root, mut server) = serve(&[&group], &[]);
+    let note = root.path().join("pid");
+    let script = format!("#!/bin/sh\necho $$ >{}\nexec sleep 1000\n", note.display());
+    executable::write(&root.path().join("cgi/hangs"), &script, 0o755);
+    let mut client = server.connect();
+    client
+        .write_all(b"GET /cgi/hangs HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let number = || fs::read_to_string(&note).ok()?.trim().parse().ok();
+    server.wait_for("the program", |_| number().is_some());
+    let program: i32 = number().unwrap();
+    let mut left = server.children("serve-");
+    left.push(program);
+    let master = server.master();
+    fill_until_killed(&group, master, Path::new("/dev/shm"));
+    assert!(!server.wait().success());
+    wait_until("the end of all others", || {
+        !left.iter().any(|pid| is_running(*pid))
+    });
+    assert!(!server.accepts());
+}
+
+/// Needs: root, and the freezer of control groups version 1
+#[test]
+fn server_ends_when_no_signal_ends_its_processes() {
+    const NAME: &str = "server_ends_when_no_signal_ends_its_processes";
+    for kind in KINDS {
+        let (_root, mut server) = serve(&[], &["--drain-timeout", "100ms"]);
+        // Dropped before the server, which waits for its processes.
+        let group = match Group::new("freezer") {
+            Ok(group) => group,
+            Err(why) => return skip(NAME, &why),
+        };
+        let victims = server.children(kind);
+        group.add(&victims);
+        if let Err(why) = group.freeze() {
+            return skip(NAME, &why);
+        }
+        let others: Vec<i32> = server.children("serve-");
+        server.signal(Signal::TERM);
+        let master = server.master();
+        wait_until("the end of the master", || !is_running(master));
+        assert!(server.wait().success(), "{kind}");
+        wait_until("the end of the others", || {
+            others
+                .iter()
+                .all(|pid| victims.contains(pid) || !is_running(*pid))
+        });
+        drop(group);
+        wait_until("the end of the last", || {
+            !victims.iter().any(|pid| is_running(*pid))
+        });
+    }
+}
+
+/// Needs: root, and the freezer of control groups version 1
+#[test]
+fn worker_that_no_signal_ends_is_replaced() {
+    const NAME: &str = "worker_that_no_signal_ends_is_replaced";
+    let (_root, server) = serve(&[], &["--worker-timeout", "1s"]);
+    let group = match Group::new("freezer") {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let frozen = server.children("serve-worker")[0];
+    group.add(&[frozen]);
+    if let Err(why) = group.freeze() {
+        return skip(NAME, &why);
+    }
+    server.wait_for("another worker", |server| {
+        server.children("serve-worker").len() == 2
+    });
+    assert!(is_running(frozen));
+    for path in ["/a", "/cgi/hello"] {
+        assert_eq!(get(&server.address, path), (200, b"hello".into()));
+    }
+    assert_eq!(server.status()["master"]["workers_stuck"], 1);
+}
