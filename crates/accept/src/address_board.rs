@@ -10,15 +10,13 @@
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use headway_os::shared_lines::{SharedLine, SharedLines, WORDS_PER_LINE};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 
-/// Low bits of a word that count connections; the others are the part of the hash.
-const COUNT_BITS: u32 = 24;
-const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+use crate::address_line::{self, COUNT_BITS, COUNT_MAX};
 
 /// Connections per line if each has another address, so that few lines ever overflow.
 const CONNECTIONS_PER_LINE: usize = WORDS_PER_LINE / 4;
@@ -81,18 +79,7 @@ impl AddressBoard {
     /// Publishes how many connections of an address this worker has.
     pub fn publish(&self, worker: usize, address: IpAddr, count: u32) {
         let place = self.place(address);
-        let words = &self.line(worker, place.line).words;
-        let free = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 0;
-        let word = place.find(words).or_else(|| words.iter().find(free));
-        if let Some(word) = word {
-            let value = match count {
-                0 => 0,
-                _ => place.tag | u64::from(count).min(COUNT_MAX),
-            };
-            // Each worker first publishes its own number and then reads those of the others. In
-            // this total order at least one of two sees the other's.
-            word.store(value, Ordering::SeqCst);
-        }
+        address_line::publish(&self.line(worker, place.line).words, place.tag, count);
     }
 
     /// Connections of an address that the other workers have published.
@@ -101,8 +88,7 @@ impl AddressBoard {
         let workers = 0..(self.shared.lines().len() - 1) / self.lines_per_worker;
         let others = workers.filter(|other| *other != worker);
         others
-            .filter_map(|other| place.find(&self.line(other, place.line).words))
-            .map(|word| word.load(Ordering::SeqCst) & COUNT_MAX)
+            .map(|other| address_line::count(&self.line(other, place.line).words, place.tag))
             .sum()
     }
 
@@ -136,13 +122,6 @@ impl AsFd for AddressBoard {
 struct Place {
     line: usize,
     tag: u64,
-}
-
-impl Place {
-    fn find<'w>(&self, words: &'w [AtomicU64]) -> Option<&'w AtomicU64> {
-        let is_of = |word: &&AtomicU64| word.load(Ordering::SeqCst) & !COUNT_MAX == self.tag;
-        words.iter().find(is_of)
-    }
 }
 
 #[cfg(test)]

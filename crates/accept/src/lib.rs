@@ -20,6 +20,7 @@
 )]
 
 mod address_board;
+mod address_line;
 mod addresses;
 mod admission_control;
 mod balance;

@@ -2,8 +2,11 @@
 //!
 //! `std::sync::OnceLock` is copied by `fork` as it is: if another thread was making the value, the
 //! child waits for ever for a thread that it does not have. Here two threads may both make the
-//! value. The first to finish publishes its own, and the others drop theirs.
+//! value. The first to finish publishes its own, and the others drop theirs. `loom/` has a model.
 
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicPtr, Ordering};
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value for the rest of the process, or none yet.
@@ -23,8 +26,18 @@ pub struct Published<T: 'static> {
 
 impl<T: Send + Sync + 'static> Published<T> {
     /// No value yet.
+    #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Published<T> {
+        Published {
+            value: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// The same; loom's atomics cannot be made at compile time.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Published<T> {
         Published {
             value: AtomicPtr::new(std::ptr::null_mut()),
         }
@@ -61,7 +74,7 @@ impl<T: Send + Sync + 'static> Default for Published<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::Published;
     use std::sync::Barrier;
