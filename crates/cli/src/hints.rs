@@ -51,6 +51,7 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
             "--full-read",
             "--caching",
             "--thundering-herd",
+            "--stall-every",
         ],
         RESEARCH,
     ),

@@ -72,6 +72,8 @@ pub struct ResearchConfig {
     pub caching: bool,
     /// Whether every worker wakes for a connection to a shared socket.
     pub thundering_herd: bool,
+    /// The event loop sleeps for a millisecond at one of this many requests; 0: never.
+    pub stall_every: u32,
 }
 
 impl Default for ResearchConfig {
@@ -86,6 +88,7 @@ impl Default for ResearchConfig {
             full_read: false,
             caching: true,
             thundering_herd: false,
+            stall_every: 0,
         }
     }
 }

@@ -73,6 +73,8 @@ headway_debox::call_kinds! {
         Fork = "fork (waits)",
         /// Checking whether a program started by the worker itself has ended.
         Reap = "waitid",
+        /// Blocking the loop on purpose, for research.
+        Stall = "clock_nanosleep",
         /// Handing lines to the log process.
         LogSend = "sendmsg (log)",
         /// Telling the master.

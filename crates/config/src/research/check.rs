@@ -67,6 +67,7 @@ pub(super) fn check(
         full_read: value(&own.full_read).unwrap_or(usual.full_read),
         caching: value(&own.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
         thundering_herd: value(&own.thundering_herd).unwrap_or(false),
+        stall_every: value(&own.stall_every).unwrap_or(0),
     };
     check_auto(preset, usual.count, from, own, to);
     if let Some(named) = named {

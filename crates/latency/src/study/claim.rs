@@ -5,7 +5,8 @@
 //! 97.5 % of the draws is *confirmed*, one that is true in at most 2.5 % is *not confirmed*, and
 //! between the two it is *inconclusive*. A quantity that could not be measured makes the claim
 //! *untestable*, with the reason. One that is not measured yet leaves it inconclusive, also inside
-//! an aggregate. A run with the verdict invalid decides nothing.
+//! an aggregate. A run with the verdict invalid decides nothing, and neither does a single repeat:
+//! what differs from one run to the next is in no interval of one.
 
 use super::estimate::Estimate;
 use super::expression::{Aggregate, Arithmetic, Compared, Expression, Order, Reference};
@@ -22,6 +23,8 @@ pub const DRAWS: usize = 2_000;
 pub const CONFIDENCE: f64 = 0.975;
 
 const SEED: u64 = 2006;
+
+const SINGLE: &str = "a single repeat decides nothing; measure three, with --repeats 3";
 
 /// The repeats of one quantity of one server at one point.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -180,17 +183,16 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
     if binder.uncertain {
         comparison.left_interval = interval(lefts);
         comparison.right_interval = interval(rights);
-    } else {
-        decision
-            .caveats
-            .push("one repeat: the values are compared without confidence intervals".to_owned());
     }
     comparison.outcome = match support {
+        _ if binder.single => ClaimOutcome::Inconclusive,
         most if most >= CONFIDENCE => ClaimOutcome::Confirmed,
         least if least <= 1.0 - CONFIDENCE => ClaimOutcome::NotConfirmed,
         _ => ClaimOutcome::Inconclusive,
     };
-    if comparison.outcome == ClaimOutcome::Inconclusive {
+    if binder.single {
+        decision.why.push(SINGLE.to_owned());
+    } else if comparison.outcome == ClaimOutcome::Inconclusive {
         decision.why.push(format!(
             "{}: true in {:.0} % of the draws from the intervals",
             compared.text,
@@ -289,6 +291,8 @@ struct Binder<'a> {
     known: Vec<Reference>,
     estimates: Vec<Estimate>,
     uncertain: bool,
+    /// Something was measured once only.
+    single: bool,
     verdict: Verdict,
     reasons: Vec<String>,
     caveats: Vec<String>,
@@ -301,6 +305,7 @@ impl<'a> Binder<'a> {
             known: Vec::new(),
             estimates: Vec::new(),
             uncertain: false,
+            single: false,
             verdict: Verdict::Valid,
             reasons: Vec::new(),
             caveats: Vec::new(),
@@ -379,6 +384,7 @@ impl<'a> Binder<'a> {
         let estimate = Estimate::of(&found.values)
             .ok_or_else(|| Absent::Impossible(format!("{reference}: no repeat")))?;
         self.uncertain |= estimate.interval.is_some();
+        self.single |= found.values.len() == 1;
         self.verdict = worse(self.verdict, found.verdict);
         let Reference {
             measure,

@@ -93,6 +93,9 @@ const DEADLINE_TICK: Duration = Duration::from_millis(256);
 /// The kernel's clock for files lags by up to a tick, which is 10 ms at the most (`CONFIG_HZ`).
 const FILE_CLOCK_TICK_MS: i64 = 10;
 
+/// How long `stall-every` blocks the loop.
+const STALL: Duration = Duration::from_millis(1);
+
 impl LoopContext {
     /// The context of a worker that has opened these.
     pub fn new(config: Box<Config>, control: Control, opened: Opened) -> LoopContext {
@@ -242,6 +245,15 @@ impl LoopContext {
         let mut request = self.requests.make(head, received, host);
         request.started = self.request_start();
         request
+    }
+
+    /// Blocks the loop at one of many requests if `stall-every` asks for it, as a slow call does
+    /// that is too rare for a profiler (dissertation, 2.2).
+    pub fn stall_if_due(&self) {
+        let every = u64::from(self.config.research.stall_every);
+        if every > 0 && self.counters.requests_received.is_multiple_of(every) {
+            self.tracer.call(Call::Stall, || std::thread::sleep(STALL));
+        }
     }
 
     /// Whether the connection may stay open after the response.

@@ -231,6 +231,7 @@ impl Worker {
             };
             connection.header_partial = false;
             let request = self.context.make_request(&head, input);
+            self.context.stall_if_due();
             input = &input[head.length..];
             let (router, context) = (&mut self.router, &mut self.context);
             let next = router.start(context, connection, request, &mut input);

@@ -115,6 +115,27 @@ fn full_read_reads_again_when_a_request_is_answered() {
 }
 
 #[test]
+fn loop_blocks_at_one_of_the_requests_with_stall_every() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for (policy, stalls) in [("research.stall-every = 5", 4), ("", 0)] {
+        let mut served = Served::start(config(root.path(), policy));
+        let mut client = served.connect();
+        let before = served.snapshot();
+        for _ in 0..20 {
+            send_request(&mut client, "/a");
+            assert_eq!(read_response(&mut client).body, b"hello");
+        }
+        let after = served.snapshot();
+        assert_eq!(
+            grown(&before, &after, "clock_nanosleep"),
+            stalls,
+            "{policy}"
+        );
+    }
+}
+
+#[test]
 fn eager_read_of_a_silent_client_would_block() {
     let root = root();
     for (preset, found_nothing) in [("accept25", 0), ("eager", 1)] {

@@ -110,10 +110,38 @@ fn claim_is_not_decided_when_the_interval_crosses() {
 }
 
 #[test]
-fn interval_of_the_run_decides_when_there_is_one_repeat() {
+fn single_repeat_decides_nothing_however_narrow_its_interval_is() {
     let measured = Synthetic::default()
-        .with_interval("wide", 3.2, 1.0, 6.0)
-        .with_interval("narrow", 3.2, 3.1, 3.3);
+        .with_interval("narrow", 3.2, 3.1, 3.3)
+        .with("count", &[0.0])
+        .with("three", &[9.0, 9.1, 9.2]);
+    for rule in [
+        "mean_ms(d, narrow, 1%) > 3",
+        "mean_ms(d, narrow, 1%) > 4",
+        "loop_blocked(d, count, 1%) <= 0",
+        "mean_ms(d, three, 1%) > 2 * mean_ms(d, narrow, 1%)",
+        "max(mean_ms(d, all, 1%)) > 8",
+    ] {
+        let decision = measured.decide(rule);
+        assert_eq!(decision.outcome, ClaimOutcome::Inconclusive, "{rule}");
+        assert_eq!(decision.why, [SINGLE], "{rule}");
+        assert!(decision.comparisons[0].left.is_some(), "it is still shown");
+    }
+    let decided = measured.decide("mean_ms(d, three, 1%) > 8");
+    assert_eq!(decided.outcome, ClaimOutcome::Confirmed);
+}
+
+#[test]
+fn intervals_of_the_runs_decide_when_there_are_two_repeats() {
+    let interval = |low, high| Some(Interval { low, high });
+    let mut measured = Synthetic::default();
+    let mut add = |server: &str, interval| {
+        let found = found(&[3.2, 3.2], interval);
+        measured.0.insert(server.into(), Ok(found));
+    };
+    add("wide", interval(1.0, 6.0));
+    add("narrow", interval(3.1, 3.3));
+    add("count", None);
     let outcome = |rule: &str| measured.decide(rule).outcome;
     assert_eq!(
         outcome("mean_ms(d, wide, 1%) > 3"),
@@ -127,17 +155,9 @@ fn interval_of_the_run_decides_when_there_is_one_repeat() {
         outcome("mean_ms(d, narrow, 1%) > 4"),
         ClaimOutcome::NotConfirmed
     );
-}
-
-#[test]
-fn value_without_an_interval_is_compared_directly() {
-    let measured = Synthetic::default().with("only", &[0.0]);
-    let decision = measured.decide("loop_blocked(d, only, 1%) <= 0");
-    assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
-    assert!(
-        decision.caveats[0].contains("one repeat"),
-        "{:?}",
-        decision.caveats
+    assert_eq!(
+        outcome("mean_ms(d, count, 1%) > 3"),
+        ClaimOutcome::Confirmed
     );
 }
 
