@@ -5,6 +5,7 @@
 //! analysis where that covers it, otherwise from the spread over equal spans of the run (batch
 //! means). Counts of one run have none.
 
+mod breakdown;
 pub mod part;
 mod withheld;
 
@@ -110,9 +111,6 @@ const OF_BACKGROUND: [&str; 5] = [
     "background_rate_rps",
     "background_p99_ms",
 ];
-
-/// The words of the parts of a response time, in the order of `Parts::shares`.
-const PARTS: [&str; 5] = ["own", "loop", "queue", "transfer", "client"];
 
 /// The figures that every result carries, whatever its study asks for.
 pub const HEADLINE_QUANTITIES: [&str; 11] = [
@@ -223,29 +221,6 @@ impl Quantity {
             let all: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
             format!("{}: no outcome {word:?}: {}", self.name, all.join(", "))
         })
-    }
-
-    fn is_part(&self) -> bool {
-        matches!(self.name.as_str(), "part_share" | "slow_part_share")
-    }
-
-    /// Which part of the response time, by its word.
-    fn part_index(&self) -> Result<usize, String> {
-        let word = self.arguments.first().map_or("", String::as_str);
-        let found = PARTS.iter().position(|part| *part == word);
-        found.ok_or_else(|| format!("{}: no part {word:?}: {}", self.name, PARTS.join(", ")))
-    }
-
-    fn of_breakdown(&self, evidence: &RunEvidence) -> Result<f64, String> {
-        let found = evidence
-            .breakdown
-            .as_ref()
-            .ok_or("the server was not traced while requests were in flight")?;
-        let parts = match self.name.as_str() {
-            "slow_part_share" => &found.slow,
-            _ => &found.all,
-        };
-        Ok(parts.shares()[self.part_index()?])
     }
 
     fn numbers(&self) -> Result<Vec<f64>, String> {
