@@ -72,7 +72,7 @@ pub struct Analysis {
     pub series: Vec<SeriesShare>,
     /// Complete responses by latency decile (fastest first) and size series; 0 if `withheld`.
     pub deciles: [[u64; 4]; 10],
-    /// Service inversion of complete responses; absent with fewer than two.
+    /// Service inversion of complete responses; `None` with fewer than two, or if `withheld`.
     pub inversion: Option<Inversion>,
     /// Latency of complete responses by size, ascending; ranges if there are many sizes. Empty if
     /// `withheld`.

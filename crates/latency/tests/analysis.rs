@@ -261,6 +261,7 @@ fn percentiles_are_withheld_when_requests_without_a_latency_would_change_them() 
             !found.by_size.is_empty(),
             !found.by_class.is_empty(),
             found.deciles != [[0; 4]; 10],
+            found.inversion.is_some(),
             found.timeline.points.iter().any(|at| at.p50_us.is_some()),
             found.timeline.points.iter().any(|at| at.p99_us.is_some()),
         ];

@@ -19,14 +19,22 @@ pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
     if !analysis.goodput.is_empty() {
         text.push_str(&goodput(analysis, style));
     }
-    let sizes = analysis.inversion.as_ref().map_or(0, |found| found.sizes);
-    if sizes > 1 {
+    let has_sizes = match &analysis.inversion {
+        Some(found) => found.sizes > 1,
+        None => {
+            analysis
+                .series
+                .iter()
+                .filter(|one| one.requests > 0)
+                .count()
+                > 1
+        }
+    };
+    if has_sizes {
         text.push_str(&by_series(analysis, style));
         if !analysis.withheld {
             text.push_str(&deciles(analysis, style));
-        }
-        text.push_str(&inversion(analysis, style));
-        if !analysis.withheld {
+            text.push_str(&inversion(analysis, style));
             text.push_str(&by_size(analysis, style));
         }
     }

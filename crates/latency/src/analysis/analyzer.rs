@@ -373,7 +373,10 @@ impl Analyzer {
                 true => Default::default(),
                 false => series::deciles(&self.cells),
             },
-            inversion: inversion::inversion(&self.cells),
+            inversion: match withheld {
+                true => None,
+                false => inversion::inversion(&self.cells),
+            },
             by_size: match withheld {
                 true => Vec::new(),
                 false => groups::by_size(&self.cells),

@@ -392,6 +392,9 @@ fn latency_is_an_error_when_the_analysis_withholds_it() {
     let more = [
         "small_in_slowest",
         "decile:1:1",
+        "inversion",
+        "inversion_random",
+        "conforming:0.1",
         "series_mean_ms:2",
         "series_p95_ms:2",
         "timeline_max_p99_ms",

@@ -1,12 +1,19 @@
-//! Latencies that an analysis withholds, by the names of quantities.
+//! What an analysis withholds, by the names of quantities.
 
 use crate::analysis::{Analysis, Distribution};
 
-/// Fails for a latency that the analysis withholds, with the reason. Shares of all requests and
-/// rates count every request, so they are never withheld.
+/// Fails for a latency that the analysis withholds, with the reason, and for what follows from
+/// latencies. Shares of all requests and rates count every request, so they are never withheld.
 pub(super) fn check(name: &str, analysis: &Analysis) -> Result<(), String> {
-    let is_latency = name.ends_with("_ms") || matches!(name, "decile" | "small_in_slowest");
-    if is_latency && analysis.withheld {
+    let of_latencies = [
+        "decile",
+        "small_in_slowest",
+        "inversion",
+        "inversion_random",
+        "conforming",
+    ];
+    let needs_latencies = name.ends_with("_ms") || of_latencies.contains(&name);
+    if needs_latencies && analysis.withheld {
         return Err("withheld: too many requests have no latency".to_owned());
     }
     let is_known = |figure: fn(&Distribution) -> Option<f64>| {
