@@ -32,8 +32,8 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let memory = environment.memory;
     let cpus = environment.cpus.min(256);
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
-    let helpers_most = memory::default_helpers_max(workers, memory);
-    let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_most, to);
+    let helpers_default = memory::default_helpers_max(workers, memory);
+    let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_default, to);
     let (research, defaults) = match to.research {
         Some(research) => (research.check)(from, workers, memory, to),
         None => (ResearchConfig::default(), Defaults::default()),
@@ -41,7 +41,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let accept = accept::accept_settings(from, &defaults, to);
     let hosts = hosts::hosts(from, environment.extensions.applications, to);
     let buffer_files_max = locations::buffer_files(&hosts, environment.nofile);
-    let others = helpers_max + locations::descriptors(&hosts) + buffer_files_max;
+    let others = most_helpers(helpers_max) + locations::descriptors(&hosts) + buffer_files_max;
     let eighths = defaults.connection_eighths;
     let (max_connections, file_cache_descriptors) =
         descriptors(from, others, eighths, environment, to);
@@ -402,6 +402,12 @@ fn events(from: &Settings, default: Mechanism, to: &mut Findings<'_>) -> String 
         Ok(_) => {}
     }
     item.get_ref().clone()
+}
+
+/// While one directory or file system takes all `helpers_max`, there are up to half as many again for
+/// others.
+pub(super) fn most_helpers(helpers_max: usize) -> usize {
+    helpers_max + helpers_max / 2
 }
 
 /// Divides the descriptors of a worker between connections and cached files, after helpers and

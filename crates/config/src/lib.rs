@@ -178,7 +178,7 @@ pub struct Checked {
 impl Config {
     /// Most descriptors that a worker has open; the limit on open files allows them.
     pub fn descriptors_needed(&self) -> u32 {
-        let own = check::RESERVED_DESCRIPTORS as usize + self.helpers_max;
+        let own = check::RESERVED_DESCRIPTORS as usize + build::most_helpers(self.helpers_max);
         let needed = self.max_connections as usize + self.file_cache_descriptors + own;
         u32::try_from(needed).unwrap_or(u32::MAX)
     }

@@ -143,7 +143,7 @@ table! {
         ///
         /// Where no handler needs the body, time for all of it.
         body_timeout: Millis, Timeouts, "10s", "\"60s\"";
-        /// Time without progress while sending a response.
+        /// Time without progress while sending a response, or while a helper works for it.
         send_timeout: Millis, Timeouts, "30s", "\"60s\"";
         /// Time a keep-alive connection may be idle.
         idle_timeout: Millis, Timeouts, "60s", "\"75s\"";
@@ -211,7 +211,8 @@ table! {
         helpers_min: usize, Helpers, "1", "2";
         /// Highest number of helper processes per worker.
         ///
-        /// The default is lower where memory is short.
+        /// The default is lower where memory is short. While one directory or file system takes all helpers, there
+        /// are up to half as many more for others.
         helpers_max: usize, Helpers, "16", "8";
         /// Jobs that may wait for a helper per worker; beyond this, new requests get 503.
         helper_queue_max: usize, Helpers, "4096", "1024";

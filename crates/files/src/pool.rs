@@ -20,6 +20,8 @@ mod jobs;
 mod kernel;
 mod outcome;
 mod ring;
+mod schedule;
+mod shares;
 mod slot;
 mod spool;
 mod statistics;
@@ -31,7 +33,7 @@ pub use statistics::{Log2Histogram, PoolStatistics};
 
 use crate::answer::Failure;
 use crate::deferred_close::DeferredCloses;
-use crate::protocol::{OpenMode, REPLY_BYTES_MAX, Reply, Request, decode_reply, encode_request};
+use crate::protocol::{OpenMode, REPLY_BYTES_MAX, Reply, Request, decode_reply};
 use crate::residency::PREFETCH_BYTES;
 use crate::root::{RootId, Roots};
 use headway_os::fd_passing::ReceiveError;
@@ -59,7 +61,8 @@ const CLOSE_DELAY_MS: u64 = 50;
 pub struct PoolLimits {
     /// Never fewer helpers.
     pub min: usize,
-    /// Never more helpers.
+    /// Never more helpers, except for jobs of other directories and file systems than those which take
+    /// them all: for these, up to half as many again.
     pub max: usize,
     /// Limit of jobs that wait for a helper, without those of admitted requests: see [`Waiter`].
     pub queue_max: usize,
@@ -155,6 +158,9 @@ pub struct Pool {
     held: Vec<HeldLookup>,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
+    /// The state of the jobs, and how many helpers were busy, when none might start: so a long queue is
+    /// searched once.
+    none_may_start: Option<(u64, usize)>,
     closes_waiting_since_ms: Option<u64>,
     statistics: PoolStatistics,
 }
@@ -177,6 +183,7 @@ impl Pool {
             jobs: Jobs::default(),
             held: Vec::new(),
             waiting_since_ms: None,
+            none_may_start: None,
             closes_waiting_since_ms: None,
             statistics: PoolStatistics::default(),
         }
@@ -254,7 +261,8 @@ impl Pool {
 
     /// Whether [`Pool::flush`] may have something to send: for a caller that counts system calls.
     pub fn has_work(&self) -> bool {
-        let waiting = self.jobs.queued() > 0 || !self.deferred.is_empty();
+        let startable = self.jobs.queued() > 0 && !self.is_known_to_wait();
+        let waiting = startable || !self.deferred.is_empty();
         let somebody = self.ring.is_some() || self.idle().is_some();
         let waiting = waiting || self.roots.wanted().is_some();
         waiting && somebody || self.slots.iter().any(Slot::is_in_handshake)
@@ -269,63 +277,14 @@ impl Pool {
         }
         self.start_in_ring();
         self.open_roots();
-        while self.for_helpers() > 0 {
-            let Some(position) = self.idle() else { break };
-            self.start(position);
-        }
+        while self.start_next() {}
         self.send_deferred_closes(now_ms);
         if let Some(ring) = &mut self.ring {
             ring.submit(&mut self.finished);
         }
-        self.waiting_since_ms = match self.waiting_since_ms {
-            _ if self.for_helpers() == 0 && self.roots.wanted().is_none() => None,
-            Some(since) => Some(since),
-            None => Some(now_ms),
-        };
+        let waits = self.roots.wanted().is_some() || self.may_start();
+        self.waiting_since_ms = waits.then(|| self.waiting_since_ms.unwrap_or(now_ms));
         self.gauges();
-    }
-
-    /// How many helpers there should be, from `min` to `max`: one more than there are if jobs have
-    /// waited too long. Request from the master what is neither attached nor already requested.
-    pub fn wanted(&self, now_ms: u64) -> usize {
-        let grow = self
-            .waiting_since_ms
-            .is_some_and(|since| now_ms >= since.saturating_add(ms(self.limits.grow_after)));
-        let there = self.slots.iter().filter(|slot| !slot.is_dead()).count();
-        (there + usize::from(grow)).clamp(self.limits.min, self.limits.max.max(self.limits.min))
-    }
-
-    /// A helper that has been idle too long, while there are more than `min`: deregister it and
-    /// call [`Pool::detach`]. Returns one at a time; repeat until `None`.
-    pub fn surplus(&mut self, now_ms: u64) -> Option<HelperSlot> {
-        if self.jobs.queued() > 0 || self.slots.len() <= self.limits.min {
-            return None;
-        }
-        let (since, id) = self.longest_idle()?;
-        (now_ms >= since.saturating_add(ms(self.limits.idle))).then_some(id)
-    }
-
-    /// When [`Pool::flush`], [`Pool::wanted`] or [`Pool::surplus`] will have something new to say,
-    /// on the clock of their `now_ms`; later than `now_ms`, `None` if only an event can change
-    /// anything.
-    pub fn next_ms(&self, now_ms: u64) -> Option<u64> {
-        let grow = self
-            .waiting_since_ms
-            .filter(|_| self.slots.len() < self.limits.max)
-            .map(|since| since.saturating_add(ms(self.limits.grow_after)));
-        let shrink = self
-            .longest_idle()
-            .filter(|_| self.slots.len() > self.limits.min)
-            .map(|(since, _)| since.saturating_add(ms(self.limits.idle)));
-        let deferred = self
-            .closes_waiting_since_ms
-            .filter(|_| self.ring.is_some() || self.idle().is_some())
-            .map(|since| since.saturating_add(CLOSE_DELAY_MS));
-        [grow, shrink, deferred]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at > now_ms)
-            .min()
     }
 
     /// The version of a root now ([`Roots::version`]).
@@ -336,46 +295,6 @@ impl Pool {
     /// The counters so far.
     pub fn statistics(&self) -> &PoolStatistics {
         &self.statistics
-    }
-
-    /// The idle helper used last.
-    fn idle(&self) -> Option<usize> {
-        self.slots.iter().rposition(Slot::is_idle)
-    }
-
-    fn longest_idle(&self) -> Option<(u64, HelperSlot)> {
-        self.slots
-            .iter()
-            .filter_map(|slot| Some((slot.idle_since_ms()?, slot.id)))
-            .min_by_key(|(since, _)| *since)
-    }
-
-    fn start(&mut self, position: usize) {
-        let ring = self.ring.is_some();
-        let of_helpers = |job: &Job| !ring || !Ring::takes(job);
-        let Some((id, job)) = self.jobs.start_where(of_helpers) else {
-            return;
-        };
-        let mut bytes = Vec::new();
-        encode_request(&request(id, &job.key), &mut bytes);
-        let piece = job.piece.iter().map(|piece| piece.as_fd());
-        let files: Vec<_> = piece
-            .chain(job.file.iter().map(|file| file.as_fd()))
-            .collect();
-        self.statistics
-            .queue_us
-            .record(micros(job.submitted.elapsed()));
-        let slot = &mut self.slots[position];
-        let knows_root = job
-            .key
-            .root()
-            .is_none_or(|root| slot.put_root(&self.roots, root));
-        match knows_root {
-            true => slot.send(&bytes, &files, id),
-            false => slot.fail(id),
-        }
-        let last = self.slots.remove(position);
-        self.slots.push(last);
     }
 
     /// Has idle helpers look up the roots whose paths the loop could not look up. Before other jobs: it is

@@ -205,6 +205,8 @@ struct RootSlot {
     /// How often the directory has been replaced.
     version: Cell<u32>,
     followed: Option<Followed>,
+    /// The file system that the directory was on when it was opened.
+    device: u64,
     /// An open below it may ask a server.
     remote: bool,
 }
@@ -294,6 +296,7 @@ impl Roots {
                 current: RefCell::new(Rc::new(Root::new(directory, rules))),
                 version: Cell::new(0),
                 followed,
+                device: status.device,
                 remote: !roots.harmless.contains(status.device),
             });
         }
@@ -443,6 +446,11 @@ impl Roots {
         self.roots.get(usize::try_from(root.0).ok()?)
     }
 
+    /// The file system that this root was on when it was opened.
+    pub(crate) fn device(&self, root: RootId) -> u64 {
+        self.slot(root).map_or(0, |slot| slot.device)
+    }
+
     /// Whether an open below this root may ask a server. Roots that a helper was given are not known.
     pub fn is_remote(&self, root: RootId) -> bool {
         self.slot(root).is_some_and(|slot| slot.remote)
@@ -466,6 +474,7 @@ impl Roots {
                 current: RefCell::new(Rc::new(opened)),
                 version: Cell::new(0),
                 followed: None,
+                device: 0,
                 remote: false,
             }),
         }

@@ -3,6 +3,7 @@
 mod common;
 
 mod contents;
+mod fairness;
 mod file_cache;
 mod floods;
 mod helper;

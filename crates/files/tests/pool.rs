@@ -14,13 +14,13 @@ use rustix::io::IoSlice;
 use std::time::Duration;
 
 /// The helper's end of a socket, worked by the test.
-struct Puppet {
+pub(crate) struct Puppet {
     slot: HelperSlot,
     socket: OwnedFd,
 }
 
 impl Puppet {
-    fn attach(pool: &mut Pool) -> Puppet {
+    pub(crate) fn attach(pool: &mut Pool) -> Puppet {
         let (worker, socket) = pair().unwrap();
         let slot = pool.attach(worker, 7);
         let puppet = Puppet { slot, socket };
@@ -30,7 +30,7 @@ impl Puppet {
     }
 
     /// The next message from the pool, in words.
-    fn message(&self) -> Option<String> {
+    pub(crate) fn message(&self) -> Option<String> {
         let mut bytes = vec![0; 20_000];
         let got = receive_with_descriptors(&self.socket, &mut bytes, 64, Wait::Never).unwrap()?;
         Some(format!(
@@ -40,7 +40,7 @@ impl Puppet {
     }
 
     /// The job and path of the next resolve.
-    fn resolve(&self) -> Option<(u64, String)> {
+    pub(crate) fn resolve(&self) -> Option<(u64, String)> {
         let mut bytes = vec![0; 20_000];
         let got = receive_with_descriptors(&self.socket, &mut bytes, 0, Wait::Never).unwrap()?;
         match decode_request(&bytes[..got.length]).unwrap() {
@@ -56,7 +56,7 @@ impl Puppet {
     }
 
     /// Answer the resolve that the helper was given, and let the pool take the answer.
-    fn answer(&self, pool: &mut Pool, now_ms: u64) -> Vec<Done> {
+    pub(crate) fn answer(&self, pool: &mut Pool, now_ms: u64) -> Vec<Done> {
         let (job, _) = self.resolve().expect("no job");
         self.reply(
             &Reply::LookedUp {

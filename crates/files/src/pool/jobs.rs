@@ -3,11 +3,12 @@
 //! A waiter that leaves is removed at once, and so is a queued job that has no waiters left. So a
 //! helper that hangs holds its one job, not everything that ever asked for it.
 //!
-//! Equal jobs are one job. Jobs with waiters go before prefetches; a prefetch that gets a waiter
-//! changes its queue. The limit applies to queued jobs, since running ones are limited by the
-//! helpers. It is meant for new requests: an admitted request may exceed it ([`Waiter`]), so that
-//! no request fails half-way.
+//! Equal jobs are one job. Jobs with waiters go before prefetches, and these before lookups that only
+//! refresh what is known; such a job that gets a waiter changes its queue. The limit applies to queued
+//! jobs, since running ones are limited by the helpers. It is meant for new requests: an admitted
+//! request may exceed it ([`Waiter`]), so that no request fails half-way.
 
+use super::shares::{Origin, Shares};
 use crate::file::OpenFile;
 use crate::protocol::OpenMode;
 use crate::root::RootId;
@@ -105,7 +106,16 @@ pub(super) struct VersionedRange {
 enum JobState {
     Demanded,
     Prefetch,
+    Refresh,
     Running,
+}
+
+/// A queued job.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    id: u64,
+    /// Here, because a long queue is searched for jobs that may start.
+    origin: Origin,
 }
 
 /// One job.
@@ -118,12 +128,20 @@ pub(super) struct Job {
     /// The piece to be spooled.
     pub(super) piece: Option<OwnedFd>,
     pub(super) waiters: Vec<u64>,
+    pub(super) origin: Origin,
     /// The kernel's workers could not do it: a helper process has to.
     pub(super) needs_process: bool,
     /// How often a helper has died on the job.
     pub(super) deaths: u32,
     pub(super) submitted: Instant,
     state: JobState,
+}
+
+impl Job {
+    /// Whether it is a lookup for which no request waits.
+    pub(super) fn is_refresh(&self) -> bool {
+        self.waiters.is_empty() && matches!(self.key, JobKey::Lookup(..))
+    }
 }
 
 /// The result of submitting a job.
@@ -144,20 +162,35 @@ pub(super) struct Jobs {
     by_key: HashMap<JobKey, u64>,
     /// The job for which each waiter waits.
     waiting: HashMap<u64, u64>,
-    demanded: VecDeque<u64>,
-    prefetch: VecDeque<u64>,
+    demanded: VecDeque<Queued>,
+    prefetch: VecDeque<Queued>,
+    refresh: VecDeque<Queued>,
+    /// Grows whenever a job is queued, started or done.
+    changes: u64,
+}
+
+/// What may start now.
+pub(super) struct Startable {
+    pub(super) shares: Shares,
+    /// Whether lookups that only refresh may.
+    pub(super) refreshes: bool,
 }
 
 impl Jobs {
     /// Jobs that no helper has yet.
     pub(super) fn queued(&self) -> usize {
-        self.demanded.len() + self.prefetch.len()
+        self.demanded.len() + self.prefetch.len() + self.refresh.len()
     }
 
-    /// Submits a job; without a waiter it is a prefetch.
+    /// Changes whenever another job may be the next.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Submits a job; without a waiter it is a prefetch, or a lookup that refreshes.
     pub(super) fn submit(
         &mut self,
-        key: JobKey,
+        (key, origin): (JobKey, Origin),
         file: Option<&Rc<OpenFile>>,
         waiter: Option<Waiter>,
         queue_max: usize,
@@ -176,11 +209,7 @@ impl Jobs {
         }
         let id = self.next;
         self.next += 1;
-        let state = if waiter.is_some() {
-            JobState::Demanded
-        } else {
-            JobState::Prefetch
-        };
+        let state = JobState::queued(&key, waiter.is_some());
         self.waiting.extend(waiter.map(|waiter| (waiter.token, id)));
         let waiters = waiter.iter().map(|waiter| waiter.token).collect();
         let file = file.cloned();
@@ -190,13 +219,15 @@ impl Jobs {
             file,
             piece: None,
             waiters,
+            origin,
             needs_process: false,
             deaths: 0,
             submitted: Instant::now(),
             state,
         };
         self.jobs.insert(id, job);
-        self.queue(state).push_back(id);
+        self.changes += 1;
+        self.queue(state).push_back(Queued { id, origin });
         submitted
     }
 
@@ -208,31 +239,46 @@ impl Jobs {
         }
     }
 
-    /// The number of queued jobs of a kind.
-    pub(super) fn queued_where(&self, fits: impl Fn(&Job) -> bool) -> usize {
-        let queued = self.demanded.iter().chain(&self.prefetch);
-        let jobs = queued.filter_map(|id| self.jobs.get(id));
-        jobs.filter(|job| fits(job)).count()
+    /// Whether a job of a kind may start.
+    pub(super) fn may_start(&self, now: &Startable, fits: impl Fn(&Job) -> bool) -> bool {
+        self.next(now, fits).is_some()
     }
 
-    /// Starts the next job of a kind and returns it.
-    pub(super) fn start_where(&mut self, fits: impl Fn(&Job) -> bool) -> Option<(u64, &Job)> {
-        let of_kind = |id: &u64| self.jobs.get(id).is_some_and(&fits);
-        let id = match self.demanded.iter().position(of_kind) {
-            Some(at) => self.demanded.remove(at),
-            None => {
-                let at = self.prefetch.iter().position(of_kind)?;
-                self.prefetch.remove(at)
-            }
-        }?;
+    /// Starts the next job of a kind that may start, and returns it.
+    pub(super) fn start(
+        &mut self,
+        now: &Startable,
+        fits: impl Fn(&Job) -> bool,
+    ) -> Option<(u64, &Job)> {
+        let (state, at) = self.next(now, fits)?;
+        let Queued { id, .. } = self.queue(state).remove(at)?;
+        self.changes += 1;
         let job = self.jobs.get_mut(&id)?;
         job.state = JobState::Running;
         Some((id, job))
     }
 
+    fn next(&self, now: &Startable, fits: impl Fn(&Job) -> bool) -> Option<(JobState, usize)> {
+        let may_start = |queued: &Queued| {
+            now.shares.allow(&queued.origin) && self.jobs.get(&queued.id).is_some_and(&fits)
+        };
+        let queues = [
+            (JobState::Demanded, &self.demanded),
+            (JobState::Prefetch, &self.prefetch),
+            (JobState::Refresh, &self.refresh),
+        ];
+        let queues = queues
+            .into_iter()
+            .filter(|(state, _)| *state != JobState::Refresh || now.refreshes);
+        queues
+            .into_iter()
+            .find_map(|(state, queue)| Some((state, queue.iter().position(may_start)?)))
+    }
+
     /// Removes a finished job; from now on it cannot be joined.
     pub(super) fn finish(&mut self, id: u64) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
+        self.changes += 1;
         self.by_key.remove(&job.key);
         for waiter in &job.waiters {
             if self.waiting.get(waiter) == Some(&id) {
@@ -281,19 +327,18 @@ impl Jobs {
             return;
         };
         // Joined since it was started as a prefetch, perhaps.
-        let state = if job.waiters.is_empty() {
-            JobState::Prefetch
-        } else {
-            JobState::Demanded
-        };
+        let state = JobState::queued(&job.key, !job.waiters.is_empty());
         job.state = state;
-        self.queue(state).push_front(id);
+        let origin = job.origin;
+        self.changes += 1;
+        self.queue(state).push_front(Queued { id, origin });
     }
 
     /// Removes a queued job without running it.
     pub(super) fn give_up(&mut self, id: u64) -> Option<Job> {
-        self.demanded.retain(|queued| *queued != id);
-        self.prefetch.retain(|queued| *queued != id);
+        for queue in [&mut self.demanded, &mut self.prefetch, &mut self.refresh] {
+            queue.retain(|queued| queued.id != id);
+        }
         self.finish(id)
     }
 
@@ -310,25 +355,42 @@ impl Jobs {
         };
         job.waiters.push(waiter.token);
         self.waiting.insert(waiter.token, id);
-        if job.state == JobState::Prefetch {
+        if let JobState::Prefetch | JobState::Refresh = job.state {
+            let (state, origin) = (job.state, job.origin);
             job.state = JobState::Demanded;
-            self.prefetch.retain(|queued| *queued != id);
-            self.demanded.push_back(id);
+            self.queue(state).retain(|queued| queued.id != id);
+            self.demanded.push_back(Queued { id, origin });
+            self.changes += 1;
         }
     }
 
     fn drop_prefetch(&mut self) -> bool {
-        let Some(id) = self.prefetch.pop_front() else {
+        let Some(Queued { id, .. }) = self
+            .refresh
+            .pop_front()
+            .or_else(|| self.prefetch.pop_front())
+        else {
             return false;
         };
         self.finish(id);
         true
     }
 
-    fn queue(&mut self, state: JobState) -> &mut VecDeque<u64> {
+    fn queue(&mut self, state: JobState) -> &mut VecDeque<Queued> {
         match state {
+            JobState::Refresh => &mut self.refresh,
             JobState::Prefetch => &mut self.prefetch,
             JobState::Demanded | JobState::Running => &mut self.demanded,
+        }
+    }
+}
+
+impl JobState {
+    fn queued(key: &JobKey, has_waiters: bool) -> JobState {
+        match key {
+            _ if has_waiters => JobState::Demanded,
+            JobKey::Lookup(..) => JobState::Refresh,
+            _ => JobState::Prefetch,
         }
     }
 }
@@ -336,9 +398,14 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::Roots;
 
     fn name(n: u8) -> JobKey {
         JobKey::Lookup(RootId(0), 0, Box::new([n]), OpenMode::Open)
+    }
+
+    fn job(n: u8) -> (JobKey, Origin) {
+        (name(n), Origin::of(&name(n), &Roots::default()))
     }
 
     fn new(token: u64) -> Option<Waiter> {
@@ -346,63 +413,68 @@ mod tests {
     }
 
     fn started(jobs: &mut Jobs) -> Vec<JobKey> {
-        std::iter::from_fn(|| jobs.start_where(|_| true).map(|(_, job)| job.key.clone())).collect()
+        std::iter::from_fn(|| start(jobs).map(|(_, job)| job.key.clone())).collect()
+    }
+
+    fn start(jobs: &mut Jobs) -> Option<(u64, &Job)> {
+        let now = Startable {
+            shares: Shares::new(1, 0, Vec::new()),
+            refreshes: true,
+        };
+        jobs.start(&now, |_| true)
     }
 
     #[test]
     fn demanded_work_goes_first_when_prefetches_are_older() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, None, 9);
-        jobs.submit(name(2), None, new(7), 9);
+        jobs.submit(job(1), None, None, 9);
+        jobs.submit(job(2), None, new(7), 9);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
     #[test]
     fn prefetch_becomes_demanded_when_a_waiter_joins_it() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, None, 9);
-        jobs.submit(name(2), None, None, 9);
-        assert_eq!(jobs.submit(name(2), None, new(7), 9), Submitted::Joined);
+        jobs.submit(job(1), None, None, 9);
+        jobs.submit(job(2), None, None, 9);
+        assert_eq!(jobs.submit(job(2), None, new(7), 9), Submitted::Joined);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
     #[test]
     fn oldest_prefetch_is_dropped_when_the_queue_is_full() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, None, 2);
-        jobs.submit(name(2), None, None, 2);
-        assert_eq!(jobs.submit(name(3), None, None, 2), Submitted::Full);
-        assert_eq!(jobs.submit(name(4), None, new(1), 2), Submitted::Displaced);
-        assert_eq!(jobs.submit(name(5), None, new(1), 2), Submitted::Displaced);
-        assert_eq!(jobs.submit(name(6), None, new(1), 2), Submitted::Full);
+        jobs.submit(job(1), None, None, 2);
+        jobs.submit(job(2), None, None, 2);
+        assert_eq!(jobs.submit(job(3), None, None, 2), Submitted::Full);
+        assert_eq!(jobs.submit(job(4), None, new(1), 2), Submitted::Displaced);
+        assert_eq!(jobs.submit(job(5), None, new(1), 2), Submitted::Displaced);
+        assert_eq!(jobs.submit(job(6), None, new(1), 2), Submitted::Full);
         assert_eq!(started(&mut jobs), [name(4), name(5)]);
     }
 
     #[test]
     fn admitted_request_stays_queued_when_the_queue_is_full() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, new(1), 2);
-        jobs.submit(name(2), None, new(1), 2);
-        assert_eq!(jobs.submit(name(3), None, new(1), 2), Submitted::Full);
+        jobs.submit(job(1), None, new(1), 2);
+        jobs.submit(job(2), None, new(1), 2);
+        assert_eq!(jobs.submit(job(3), None, new(1), 2), Submitted::Full);
         let admitted = Some(Waiter {
             token: 1,
             admitted: true,
         });
-        assert_eq!(jobs.submit(name(3), None, admitted, 2), Submitted::Queued);
-        assert_eq!(jobs.submit(name(4), None, new(1), 2), Submitted::Full);
+        assert_eq!(jobs.submit(job(3), None, admitted, 2), Submitted::Queued);
+        assert_eq!(jobs.submit(job(4), None, new(1), 2), Submitted::Full);
         assert_eq!(started(&mut jobs), [name(1), name(2), name(3)]);
     }
 
     #[test]
     fn departed_waiters_are_forgotten_when_their_helper_hangs() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, new(0), 1);
-        let id = jobs.start_where(|_| true).unwrap().0;
+        jobs.submit(job(1), None, new(0), 1);
+        let id = start(&mut jobs).unwrap().0;
         for waiter in 1..1000 {
-            assert_eq!(
-                jobs.submit(name(1), None, new(waiter), 1),
-                Submitted::Joined
-            );
+            assert_eq!(jobs.submit(job(1), None, new(waiter), 1), Submitted::Joined);
             jobs.leave(waiter);
         }
         assert_eq!(jobs.running(id).unwrap().waiters, [0]);
@@ -415,21 +487,21 @@ mod tests {
     #[test]
     fn queued_job_frees_its_slot_when_its_last_waiter_leaves() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, new(1), 1);
-        jobs.submit(name(1), None, new(2), 1);
+        jobs.submit(job(1), None, new(1), 1);
+        jobs.submit(job(1), None, new(2), 1);
         jobs.leave(1);
-        assert_eq!(jobs.submit(name(2), None, new(3), 1), Submitted::Full);
+        assert_eq!(jobs.submit(job(2), None, new(3), 1), Submitted::Full);
         jobs.leave(2);
-        assert_eq!(jobs.submit(name(2), None, new(3), 1), Submitted::Queued);
+        assert_eq!(jobs.submit(job(2), None, new(3), 1), Submitted::Queued);
         assert_eq!(started(&mut jobs), [name(2)]);
     }
 
     #[test]
     fn leaving_waiter_cancels_its_most_recent_job() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, new(1), 9);
-        let first = jobs.start_where(|_| true).unwrap().0;
-        jobs.submit(name(2), None, new(1), 9);
+        jobs.submit(job(1), None, new(1), 9);
+        let first = start(&mut jobs).unwrap().0;
+        jobs.submit(job(2), None, new(1), 9);
         jobs.finish(first);
         jobs.leave(1);
         assert_eq!(jobs.queued(), 0);
@@ -438,9 +510,9 @@ mod tests {
     #[test]
     fn job_is_first_again_when_its_helper_dies() {
         let mut jobs = Jobs::default();
-        jobs.submit(name(1), None, new(1), 9);
-        jobs.submit(name(2), None, new(1), 9);
-        let id = jobs.start_where(|_| true).unwrap().0;
+        jobs.submit(job(1), None, new(1), 9);
+        jobs.submit(job(2), None, new(1), 9);
+        let id = start(&mut jobs).unwrap().0;
         assert_eq!(jobs.requeue_front(id), 1);
         assert_eq!(started(&mut jobs), [name(1), name(2)]);
     }

@@ -1,7 +1,9 @@
 //! The pool's side of the kernel's workers: which jobs go there, and what comes back. The work
 //! itself is in [`ring`](super::ring).
 
+use super::jobs::{Job, Startable};
 use super::ring::Ring;
+use super::shares::extra_helpers;
 use super::{Done, Pool, micros};
 use crate::protocol::CLOSE_BATCH_MAX;
 use rustix::fd::BorrowedFd;
@@ -18,7 +20,8 @@ impl Pool {
     /// Those of [`headway_os::uring_files::FileRing::new`] and
     /// [`headway_os::uring_files::FileRing::grow_table`]; nothing has changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
-        let ring = Ring::new(self.limits.max, self.roots.clone(), self.deferred.clone())?;
+        let workers = self.limits.max + extra_helpers(self.limits.max);
+        let ring = Ring::new(workers, self.roots.clone(), self.deferred.clone())?;
         ring.grow_table(descriptors)?;
         self.ring = Some(ring);
         Ok(())
@@ -59,26 +62,33 @@ impl Pool {
         self.gauges();
     }
 
-    /// Queued jobs that need a helper.
-    pub(super) fn for_helpers(&self) -> usize {
-        match &self.ring {
-            None => self.jobs.queued(),
-            Some(_) => self.jobs.queued_where(|job| !Ring::takes(job)),
+    /// Whether a helper has to do a job: the ring does the others.
+    pub(super) fn needs_helper(&self) -> fn(&Job) -> bool {
+        match self.ring {
+            None => |_| true,
+            Some(_) => |job| !Ring::takes(job),
         }
     }
 
     pub(super) fn start_in_ring(&mut self) {
-        let Some(ring) = &mut self.ring else { return };
-        while ring.has_room() {
-            let Some((id, job)) = self.jobs.start_where(Ring::takes) else {
+        while self.ring.as_ref().is_some_and(Ring::has_room) {
+            let now = self.startable_in_ring();
+            let Some((id, job)) = self.jobs.start(&now, Ring::takes) else {
                 break;
             };
             self.statistics
                 .queue_us
                 .record(micros(job.submitted.elapsed()));
-            let finished = ring.start(id, &job.key, job.file.as_ref());
-            self.finished.extend(finished);
+            if let Some(ring) = &mut self.ring {
+                let finished = ring.start(id, &job.key, job.file.as_ref());
+                self.finished.extend(finished);
+            }
         }
+    }
+
+    pub(super) fn startable_in_ring(&self) -> Startable {
+        let jobs: Vec<u64> = self.ring.iter().flat_map(Ring::jobs).collect();
+        self.beside(jobs.len(), jobs.into_iter())
     }
 
     /// Has files closed. Those for which there is no room wait on.

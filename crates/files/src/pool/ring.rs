@@ -202,6 +202,11 @@ impl Ring {
         self.tasks.len()
     }
 
+    /// Their numbers.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = u64> {
+        self.tasks.keys().copied()
+    }
+
     /// Begins a job; one that needs nothing of the kernel is done at once.
     pub(super) fn start(
         &mut self,

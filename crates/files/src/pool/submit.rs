@@ -1,6 +1,7 @@
 //! Submitting jobs to helpers, except custom jobs and spooling.
 
 use super::jobs::{JobKey, Submitted, VersionedRange};
+use super::shares::Origin;
 use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
@@ -100,7 +101,8 @@ impl Pool {
         self.submit_lookup_for(root, path, want, waiter)
     }
 
-    /// Looks up `path` again, without a waiter. Jobs that have waiters go first.
+    /// Looks up `path` again, without a waiter. All other jobs go first, and half of the helpers are left
+    /// for them.
     ///
     /// # Errors
     /// [`Full`]; a later request may ask again.
@@ -240,7 +242,13 @@ impl Pool {
         waiter: Option<Waiter>,
     ) -> Result<(), Full> {
         let queued = self.jobs.queued();
-        let submitted = self.jobs.submit(key, file, waiter, self.limits.queue_max);
+        let origin = Origin::of(&key, &self.roots);
+        let mut queue_max = self.limits.queue_max;
+        // A queue full of jobs that must not start is no reason to reject those that may.
+        if queued >= queue_max && self.may_exceed(&origin) {
+            queue_max += queue_max.div_ceil(4);
+        }
+        let submitted = self.jobs.submit((key, origin), file, waiter, queue_max);
         if let Submitted::Queued | Submitted::Displaced = submitted {
             self.statistics.queue_found.record(queued as u64);
         }

@@ -204,6 +204,11 @@ impl Router {
                 return Next::Close(None);
             }
             Phase::Linger => return Next::Close(None),
+            Phase::AwaitChunk(_) if connection.outgoing.sent_bytes == 0 => {
+                context.counters.timeouts_send += 1;
+                context.pool.leave(connection.token.0);
+                Status::SERVICE_UNAVAILABLE
+            }
             Phase::AwaitChunk(_) | Phase::AwaitSend(_) | Phase::AwaitTurn => {
                 context.counters.timeouts_send += 1;
                 context.counters.responses_aborted += 1;

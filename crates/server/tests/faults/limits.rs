@@ -216,6 +216,23 @@ fn request_returns_503_when_no_helper_answers_before_the_timeout() {
 }
 
 #[test]
+fn response_is_503_when_no_helper_reads_its_first_chunk_in_time() {
+    let root = root();
+    let path = root.path().join("large");
+    let expected = contents(0, large());
+    fs::write(&path, &expected).unwrap();
+    let mut served = Served::start_holding_helpers(config(root.path(), "send-timeout = '300ms'"));
+    make_cold(&path);
+    let response = served.get("/large");
+    assert_eq!(response.status, 503, "{}", response.head);
+    assert!(response.field("Retry-After").is_some(), "{}", response.head);
+    let now = served.snapshot().counters;
+    assert_eq!((now.timeouts_send, now.responses_aborted), (1, 0));
+    served.release_helpers();
+    assert!(served.get("/large").body == expected);
+}
+
+#[test]
 fn cache_limits_are_kept_when_more_files_are_requested_than_fit() {
     let root = root();
     for number in 0..60 {

@@ -129,3 +129,46 @@ fn one_hanging_helper_loses_only_its_own_job() {
     });
     assert_eq!(get(&server.address, "/hung/").0, 200);
 }
+
+#[test]
+fn other_directories_are_read_when_one_directory_holds_every_helper() {
+    let root = root();
+    for number in 0..12 {
+        fs::create_dir_all(root.path().join(format!("slow/{number}"))).unwrap();
+    }
+    fs::create_dir(root.path().join("fast")).unwrap();
+    let arguments = [
+        "--workers",
+        "1",
+        "--helpers",
+        "8",
+        "--listing",
+        "--send-timeout",
+        "2s",
+    ];
+    let server = Server::start(program(), root.path(), &arguments);
+    server.wait_for("helpers", |server| {
+        counter(&server.status(), "helpers") == 8
+    });
+    let stopped = Stopped::stop(server.children("serve-helper"));
+    let begin = |number| {
+        let mut client = TcpStream::connect(&server.address).unwrap();
+        send_get(&mut client, &format!("/slow/{number}/"));
+        client
+    };
+    let waiting: Vec<TcpStream> = (0..12).map(begin).collect();
+    server.wait_for("busy helpers", |server| {
+        counter(&server.status(), "helpers_busy") == 8
+    });
+    assert_eq!(get(&server.address, "/fast/").0, 200);
+    for mut client in waiting {
+        assert_eq!(read_response(&mut client).0, 503);
+    }
+    assert_eq!(get(&server.address, "/fast/").0, 200);
+    assert_eq!(counter(&server.status(), "helpers"), 9);
+    drop(stopped);
+    server.wait_for("the last answer", |server| {
+        counter(&server.status(), "helpers_busy") == 0
+    });
+    assert_eq!(get(&server.address, "/slow/0/").0, 200);
+}

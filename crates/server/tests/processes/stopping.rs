@@ -67,7 +67,35 @@ fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
 }
 
 #[test]
-fn server_ends_at_the_drain_deadline_when_a_client_takes_too_long() {
+fn server_ends_at_the_drain_deadline_when_every_helper_hangs() {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    let arguments = [
+        "--workers",
+        "1",
+        "--helpers",
+        "2",
+        "--listing",
+        "--drain-timeout",
+        "300ms",
+    ];
+    let mut server = Server::start(program(), root.path(), &arguments);
+    server.wait_for("helpers", |server| {
+        counter(&server.status(), "helpers") == 2
+    });
+    let _stopped = Stopped::stop(server.children("serve-helper"));
+    let mut client = tiny_client(&server.address);
+    send_get(&mut client, "/d/");
+    server.wait_for("the request", |server| {
+        counter(&server.status(), "requests_received") == 1
+    });
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    assert_eq!(read_to_close(&mut client), b"");
+}
+
+#[test]
+fn server_ends_at_the_drain_deadline_when_a_when_a_client_takes_too_long() {
     let root = root();
     fs::write(root.path().join("large"), contents(1, large())).unwrap();
     let mut server = Server::start(program(), root.path(), &["--drain-timeout", "300ms"]);

@@ -1,0 +1,228 @@
+//! Which jobs may start, so that one slow directory or file system does not take all helpers.
+//!
+//! Any job may take one of the `max` helpers. Where these are busy there are a few more, in two steps of
+//! a quarter each: some for jobs of other directories than the one that holds most helpers, then some
+//! for jobs of other file systems. So nothing is lost while all is well, and when a directory or a
+//! file server stalls, the others go on. Each of them gets only a part of such a step, since it may
+//! be the next one to stall.
+
+use super::jobs::JobKey;
+use crate::root::{RootId, Roots};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// What a job waits for: numbers which differ where the thing differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Origin {
+    filesystem: u64,
+    /// The directory at the top of the root: it may be another file system.
+    top: u64,
+    directory: u64,
+}
+
+impl Origin {
+    pub(super) fn of(key: &JobKey, roots: &Roots) -> Origin {
+        match key {
+            JobKey::Lookup(root, _, path, _) | JobKey::List(root, _, path) => {
+                Origin::of_path(roots, *root, path)
+            }
+            JobKey::ReadIn(piece)
+            | JobKey::Copy(piece)
+            | JobKey::CopyChecked { next: piece, .. }
+            | JobKey::Fetch(piece) => {
+                // Its directory is not known.
+                let file = number(&(piece.device, piece.inode));
+                Origin::in_directory(number(&piece.device), file)
+            }
+            JobKey::Spool { directory, .. } => {
+                let directory = number(directory);
+                Origin::in_directory(directory, directory)
+            }
+            JobKey::Custom { .. } => Origin::in_directory(0, 0),
+        }
+    }
+
+    fn of_path(roots: &Roots, root: RootId, path: &[u8]) -> Origin {
+        let slashes = || (0..path.len()).filter(|at| path[*at] == b'/');
+        let above = |end: Option<usize>| number(&(root, &path[..end.unwrap_or(0)]));
+        Origin {
+            filesystem: number(&roots.device(root)),
+            top: above(slashes().next()),
+            directory: above(slashes().next_back()),
+        }
+    }
+
+    fn in_directory(filesystem: u64, directory: u64) -> Origin {
+        Origin {
+            filesystem,
+            top: directory,
+            directory,
+        }
+    }
+}
+
+fn number(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// How many helpers there may be beyond `max`.
+pub(super) fn extra_helpers(max: usize) -> usize {
+    2 * step(max)
+}
+
+/// Fewer than four helpers are too few to be divided.
+fn step(max: usize) -> usize {
+    max / 4
+}
+
+/// What the helpers are busy with.
+#[derive(Debug)]
+pub(super) struct Shares {
+    max: usize,
+    /// With helpers whose work has no origin.
+    busy: usize,
+    running: Vec<Origin>,
+    /// The directory which holds most helpers.
+    largest: Option<Directory>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Directory {
+    Top(u64),
+    Lowest(u64),
+}
+
+impl Shares {
+    /// `busy` helpers, of which some run jobs.
+    pub(super) fn new(max: usize, busy: usize, running: Vec<Origin>) -> Shares {
+        let mut shares = Shares {
+            max,
+            busy,
+            running,
+            largest: None,
+        };
+        if shares.is_full() {
+            shares.largest = shares.find_largest();
+        }
+        shares
+    }
+
+    /// The directory that holds at least half of `max`; the lowest one if there are several.
+    fn find_largest(&self) -> Option<Directory> {
+        let lowest = |job: &Origin| Directory::Lowest(job.directory);
+        let top = |job: &Origin| Directory::Top(job.top);
+        let is_large = |directory: &Directory| 2 * self.count(|job| directory.has(job)) >= self.max;
+        let running = self.running.iter();
+        let found = running.clone().map(lowest).find(is_large);
+        found.or_else(|| running.map(top).find(is_large))
+    }
+
+    /// Whether all helpers that any job may take are busy.
+    pub(super) fn is_full(&self) -> bool {
+        self.busy >= self.max
+    }
+
+    /// Whether a job may have a helper now.
+    pub(super) fn allow(&self, job: &Origin) -> bool {
+        let step = step(self.max);
+        let part = step.div_ceil(2);
+        if !self.is_full() {
+            return true;
+        }
+        if self.busy < self.max + step
+            && let Some(largest) = self.largest
+            && self.count(|other| largest.of(other) == largest.of(job)) < part
+        {
+            return true;
+        }
+        self.busy < self.max + extra_helpers(self.max)
+            && self.count(|other| other.filesystem == job.filesystem) < part
+    }
+
+    fn count(&self, fits: impl Fn(&Origin) -> bool) -> usize {
+        self.running.iter().filter(|job| fits(job)).count()
+    }
+}
+
+impl Directory {
+    /// The directory of a job on the same level.
+    fn of(self, job: &Origin) -> u64 {
+        match self {
+            Directory::Top(_) => job.top,
+            Directory::Lowest(_) => job.directory,
+        }
+    }
+
+    fn has(self, job: &Origin) -> bool {
+        let (Directory::Top(number) | Directory::Lowest(number)) = self;
+        self.of(job) == number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(filesystem: u64, top: u64, directory: u64) -> Origin {
+        Origin {
+            filesystem,
+            top,
+            directory,
+        }
+    }
+
+    /// Starts such jobs until no more may start. Returns how many are running.
+    fn fill(running: &mut Vec<Origin>, next: impl Fn(u64) -> Origin) -> usize {
+        for number in 0.. {
+            let job = next(number);
+            if !Shares::new(16, running.len(), running.clone()).allow(&job) {
+                break;
+            }
+            running.push(job);
+        }
+        running.len()
+    }
+
+    #[test]
+    fn other_directories_and_file_systems_find_helpers_when_one_directory_took_all() {
+        let mut running = Vec::new();
+        assert_eq!(fill(&mut running, |_| job(1, 1, 1)), 16);
+        assert_eq!(
+            fill(&mut running, |_| job(1, 1, 2)),
+            18,
+            "a directory beside it"
+        );
+        assert_eq!(fill(&mut running, |_| job(1, 3, 3)), 20, "another one");
+        assert_eq!(fill(&mut running, |_| job(1, 4, 4)), 20);
+        assert_eq!(
+            fill(&mut running, |_| job(2, 5, 5)),
+            22,
+            "another file system"
+        );
+        assert_eq!(fill(&mut running, |_| job(3, 6, 6)), 24, "and the last");
+        assert_eq!(fill(&mut running, |_| job(4, 7, 7)), 24);
+    }
+
+    #[test]
+    fn other_file_systems_find_helpers_when_many_directories_of_one_took_all() {
+        let mut running = Vec::new();
+        assert_eq!(fill(&mut running, |n| job(1, n, n)), 16);
+        assert_eq!(fill(&mut running, |_| job(2, 90, 90)), 18);
+        assert_eq!(fill(&mut running, |n| job(1, n, n)), 18);
+    }
+
+    #[test]
+    fn directory_at_the_top_counts_as_one_when_its_directories_took_all() {
+        let mut running = Vec::new();
+        assert_eq!(fill(&mut running, |n| job(1, 1, n)), 16);
+        assert_eq!(fill(&mut running, |n| job(1, 1, 100 + n)), 16);
+        assert_eq!(fill(&mut running, |_| job(1, 2, 200)), 18);
+    }
+
+    #[test]
+    fn few_helpers_are_not_divided() {
+        let running = vec![job(1, 1, 1); 3];
+        assert!(!Shares::new(3, 3, running).allow(&job(2, 2, 2)));
+    }
+}
