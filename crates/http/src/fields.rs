@@ -95,7 +95,8 @@ impl<'b> KnownFields<'b> {
     }
 
     fn connection(&mut self, value: &[u8]) {
-        for option in elements(value) {
+        // One more than there may be is enough to reject them.
+        for option in elements(value).take(CONNECTION_OPTIONS_MAX + 1) {
             self.connection_options += 1;
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
