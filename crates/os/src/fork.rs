@@ -55,6 +55,10 @@ static NEVER_EMPTIED: AtomicU64 = AtomicU64::new(0);
 
 /// A page of its own, never unmapped, that reads zero in a child.
 fn emptied_page() -> Option<&'static AtomicU64> {
+    // Miri knows neither fork nor this advice.
+    if cfg!(miri) {
+        return None;
+    }
     let bytes = rustix::param::page_size();
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
     let address = unsafe {

@@ -379,3 +379,6 @@ fn switch(misc: u16, time_ns: u64) -> Record<'static> {
         preempted: misc & MISC_SWITCH_OUT_PREEMPT != 0,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,6 +152,44 @@ fn call_is_counted_once_when_an_exec_fails() {
 }
 
 #[test]
+fn nothing_is_lost_when_threads_take_turns_on_a_lane_and_append_to_the_log_at_once() {
+    const ROUNDS: u32 = if cfg!(miri) { 2 } else { 200 };
+    let layout = Layout {
+        lanes_max: 1,
+        log_words: 2 * ROUNDS as usize * 16,
+    };
+    let words = words(layout);
+    let writer = Writer::begin(&words, layout, &identity()).expect("enough words");
+    std::thread::scope(|scope| {
+        for thread in [42, 43] {
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let lane = loop {
+                        match writer.lane(thread, &TraceLevel::Stacks) {
+                            Some(lane) => break lane,
+                            None => std::thread::yield_now(),
+                        }
+                    };
+                    lane.add(0x1000, false, &record(0, 100, &[]));
+                    lane.release();
+                    writer.append_record(thread, 0x1000, 0, &record(1, 500, &[]), &[]);
+                }
+            });
+        }
+    });
+    let process = read_back(&words);
+    let calls = u64::from(2 * ROUNDS);
+    assert_eq!(process.calls(), calls);
+    assert_eq!(
+        (process.sites.len(), process.sites[0].wall_ns),
+        (1, 100 * calls)
+    );
+    assert_eq!(process.kept.len() as u64, calls);
+    assert!(process.kept.iter().all(|kept| kept.wall_ns == 500));
+    assert_eq!(process.losses, super::Losses::default());
+}
+
+#[test]
 fn sites_beyond_the_table_are_counted_when_it_is_full() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
