@@ -49,7 +49,13 @@ const OF_ROWS: [&str; 24] = [
 ];
 
 /// Figures that need all rows in order.
-const OF_ORDER: [&str; 2] = ["inversion", "inversion_random"];
+const OF_ORDER: [&str; 5] = [
+    "inversion",
+    "inversion_random",
+    "inversion_of_random",
+    "service_inversion",
+    "service_inversion_of_random",
+];
 
 /// Counts of a run, and figures that its analysis has.
 const OF_RUN: [&str; 5] = [
@@ -61,10 +67,11 @@ const OF_RUN: [&str; 5] = [
 ];
 
 /// Figures of rows with numbers: name, and how many numbers.
-const WITH_NUMBERS: [(&str, usize); 7] = [
+const WITH_NUMBERS: [(&str, usize); 8] = [
     ("within", 1),
     ("conforming", 1),
     ("decile", 2),
+    ("service_decile", 2),
     ("series_share", 1),
     ("series_mean_ms", 1),
     ("series_median_ms", 1),

@@ -64,6 +64,10 @@ pub struct Environment {
     pub memory_bytes: Option<u64>,
     /// The link.
     pub link_bits: Option<u64>,
+    /// The link of each address of the client; absent in descriptions that have none, whose keys are
+    /// so as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_link_bits: Option<u64>,
     /// Share of one core.
     pub cpu: Option<f64>,
     /// Unrecorded requests that fill the caches: this many by a reader, and half as many also by
@@ -106,11 +110,14 @@ impl Environment {
         if let Some(share) = self.cpu {
             parts.push(format!("{share} of a core (emulated by a quota)"));
         }
-        parts.push(match self.link_bits {
-            Some(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", bits as f64 / 1e9),
-            Some(bits) => format!("{} Mbit/s", bits as f64 / 1e6),
-            None => "loopback".to_owned(),
-        });
+        let rate = |bits: u64| match bits {
+            1_000_000_000.. => format!("{} Gbit/s", bits as f64 / 1e9),
+            _ => format!("{} Mbit/s", bits as f64 / 1e6),
+        };
+        parts.push(self.link_bits.map_or("loopback".to_owned(), rate));
+        if let Some(bits) = self.client_link_bits {
+            parts.push(format!("{} to each client address", rate(bits)));
+        }
         if let Some(length) = self.listen_queue {
             parts.push(format!("accept queues of {length}"));
         }
@@ -329,6 +336,7 @@ mod tests {
                 filesystem: "ext4".into(),
                 memory_bytes: Some(130_000_000),
                 link_bits: Some(1_000_000_000),
+                client_link_bits: None,
                 cpu: None,
                 fill_requests: 3000,
                 listen_queue: None,
@@ -409,5 +417,11 @@ mod tests {
             ..spec().environment
         };
         assert_eq!(short.describe(), format!("{usual}, accept queues of 128"));
+        let divided = Environment {
+            client_link_bits: Some(100_000_000),
+            ..spec().environment
+        };
+        let expected = format!("{usual}, 100 Mbit/s to each client address");
+        assert_eq!(divided.describe(), expected);
     }
 }

@@ -5,7 +5,8 @@ use crate::analysis::{Analysis, Distribution};
 /// Fails for a latency that the analysis withholds, with the reason. Shares of all requests and
 /// rates count every request, so they are never withheld.
 pub(super) fn check(name: &str, analysis: &Analysis) -> Result<(), String> {
-    let is_latency = name.ends_with("_ms") || matches!(name, "decile" | "small_in_slowest");
+    let is_latency =
+        name.ends_with("_ms") || matches!(name, "decile" | "service_decile" | "small_in_slowest");
     if is_latency && analysis.withheld {
         return Err("withheld: too many requests have no latency".to_owned());
     }

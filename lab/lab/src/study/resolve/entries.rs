@@ -235,6 +235,10 @@ impl Resolver<'_> {
             model.parse::<crate::disk::Model>().map_err(wrong)?;
         }
         let link_bits = self.bits_per_s(written.link.as_ref(), &wrong)?;
+        let client_link_bits = self.bits_per_s(written.client_link.as_ref(), &wrong)?;
+        if client_link_bits.is_some() && link_bits.is_none() {
+            return Err(wrong("a client-link needs a link".to_owned()));
+        }
         let listen_queue = written
             .listen_queue
             .as_ref()
@@ -255,6 +259,7 @@ impl Resolver<'_> {
             filesystem,
             memory_bytes: self.size(written.memory.as_ref(), &wrong)?,
             link_bits,
+            client_link_bits,
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
             fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
             listen_queue,
@@ -323,6 +328,7 @@ impl Resolver<'_> {
             filesystem: own.filesystem.or(base.filesystem),
             memory: own.memory.or(base.memory),
             link: own.link.or(base.link),
+            client_link: own.client_link.or(base.client_link),
             cpu: own.cpu.or(base.cpu),
             fill: own.fill.or(base.fill),
             listen_queue: own.listen_queue.or(base.listen_queue),
