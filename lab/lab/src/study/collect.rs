@@ -9,7 +9,7 @@ use headway_latency::Run;
 use headway_latency::study::evidence::{Collector, RunEvidence, Sleeps};
 use serde::de::DeserializeOwned;
 
-use super::spec::Spec;
+use super::spec::{Point, Spec};
 use super::store::{Record, Store};
 
 /// A measurement that has ended.
@@ -65,7 +65,12 @@ impl<'a> MeasurementCache<'a> {
         if let Some(why) = &record.failed {
             return Err(NotCollected::Failed(why.clone()));
         }
-        let evidence = evidence(&self.store.directory(key)).map_err(NotCollected::Failed)?;
+        let key = match (&record.spec.point, record.rate_rps) {
+            // What is known of a knee is the run at its rate.
+            (Point::Knee(_), Some(rate)) => record.spec.at_rate(rate).key(),
+            _ => key.to_owned(),
+        };
+        let evidence = evidence(&self.store.directory(&key)).map_err(NotCollected::Failed)?;
         Ok(Rc::new(CollectedMeasurement { record, evidence }))
     }
 }

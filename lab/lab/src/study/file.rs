@@ -121,6 +121,8 @@ pub struct MeasureTable {
     pub seconds: Option<Scaled<f64>>,
     pub warmup: Option<Scaled<f64>>,
     pub order: Option<String>,
+    #[serde(rename = "knee-mean")]
+    pub knee_mean: Option<Scaled<String>>,
     pub optional: bool,
 }
 

@@ -16,11 +16,17 @@ use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
 use crate::study::scaled::{Scale, Scaled};
-use crate::study::spec::{Environment, Files, Observer, Probe, ServerChoice, StudyFault, Workload};
+use crate::study::spec::{
+    Environment, Files, Knee, Observer, Probe, ServerChoice, StudyFault, Workload,
+};
 use crate::study::workspace::lab_spec;
 
 /// The longest that a point or its warm-up may be.
 const LENGTH_MAX_S: f64 = 86_400.0;
+
+/// The mean latency up to which a server keeps up, if its measure does not say it: far above what a
+/// disk takes for one file, far below what a queue that grows has after seconds.
+const KNEE_MEAN_S: f64 = 0.050;
 
 /// Two files and a scale, in which names are looked up.
 pub(super) struct Resolver<'a> {
@@ -65,6 +71,7 @@ impl Resolver<'_> {
             order,
             fault: self.fault(written, &span)?,
             probe: self.probe(written, &span)?,
+            knee: self.knee(written, &span)?,
             repeats: repeats.map_or(usual.repeats, |repeats| *repeats.at(self.scale)),
             open: length(usual.open),
             closed: length(usual.closed),
@@ -422,6 +429,17 @@ impl Resolver<'_> {
             at_s: self.time(Some(&written.at), &wrong)?.unwrap_or(0.0),
             for_s: self.time(Some(&written.length), &wrong)?.unwrap_or(0.0),
         }))
+    }
+
+    fn knee(&self, measure: &file::MeasureTable, span: &Range<usize>) -> Result<Knee, StudyError> {
+        let wrong = |why: String| self.texts.error(span.clone(), format!("knee-mean: {why}"));
+        let mean_s = self.time(measure.knee_mean.as_ref(), &wrong)?;
+        match mean_s.unwrap_or(KNEE_MEAN_S) {
+            mean_s if mean_s > 0.0 => Ok(Knee {
+                mean_ms: mean_s * 1e3,
+            }),
+            _ => Err(wrong("it is above 0".to_owned())),
+        }
     }
 
     fn probe(
