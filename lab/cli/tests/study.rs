@@ -388,6 +388,62 @@ fn points_with_less_load_are_measured_first() {
 }
 
 #[test]
+fn knee_is_searched_once_and_points_are_shares_of_it() {
+    let bed = Bed::new();
+    let study = "number = 92\nname = 'knees'\ntitle = 'Knees'\n[[measure]]\nname = 'm'\nenvironment = 'plain'\n\
+                 workload = 'few'\nservers = ['headway']\npoints = ['knee', '50% of worst knee']\nknee-mean = '20ms'\n\
+                 [[table]]\ntitle = 'Knees'\ncolumns = ['knee', 'half']\n[[table.ours]]\nrow = '{server}'\neach = ['all']\n\
+                 cells = ['offered_rps(m, {server}, knee)', 'offered_rps(m, {server}, 50% of worst knee)']\n";
+    fs::write(bed.path("knees.toml"), study).expect("room");
+    let run = || {
+        let ran = bed.run(&["run", "knees.toml", "-o", "out"]);
+        let said = utf8(&ran.stderr);
+        assert!(ran.status.success(), "{said}");
+        said
+    };
+    run();
+    let knee = |bed: &Bed| {
+        let mut records = bed.done().into_iter().map(|(path, _)| {
+            let text = fs::read_to_string(&path).expect("a record");
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            (path, value)
+        });
+        records
+            .find(|(_, record)| record["spec"]["point"]["knee"]["mean_ms"] == 20.0)
+            .expect("the search")
+    };
+    let (record, found) = knee(&bed);
+    let rate = found["rate_rps"].as_f64().expect("a rate");
+    let result = bed.result("knees.json");
+    let cells = &result["tables"][0]["ours"][0]["cells"];
+    // Arrivals are drawn by chance: some more or less than the rate.
+    for (at, expected) in [(0, rate), (1, rate / 2.0)] {
+        let offered = cells[at]["value"].as_f64().expect("measured");
+        let chance = 6.0 * (expected * 0.3).sqrt() / 0.3;
+        assert!(
+            (offered - expected).abs() <= chance,
+            "{offered} of {expected}"
+        );
+    }
+    let notes = result["notes"].to_string();
+    assert!(
+        notes.contains("mean at most 20") && notes.contains("Headway "),
+        "{notes}"
+    );
+    // A search that was interrupted takes its probes as they are.
+    let before = bed.done();
+    fs::remove_file(&record).expect("it is there");
+    let said = run();
+    assert!(said.contains("headway knee: "), "{said}");
+    assert_eq!(knee(&bed).1["rate_rps"], found["rate_rps"]);
+    let kept = |done: &[(PathBuf, std::time::SystemTime)]| {
+        let others = done.iter().filter(|(path, _)| *path != record);
+        others.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&bed.done()), kept(&before));
+}
+
+#[test]
 fn leftovers_of_a_killed_run_are_removed_when_it_is_resumed() {
     let bed = Bed::new();
     let run_arguments = ["run", "tiny.toml", "-o", "out"];

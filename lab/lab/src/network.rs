@@ -7,11 +7,15 @@
 //! own queue holds a sender back, as a network card's does. Not emulated: propagation delay and
 //! loss.
 //!
+//! Where every client address has a rate of its own, as clients that are machines with network
+//! cards have, the server's end is a hierarchy of such buckets (`htb`): a class with a queue for each
+//! address, all of them within the link.
+//!
 //! Addresses come from 198.18.0.0/15, set aside for measurements of network devices (RFC 2544,
 //! appendix C; RFC 6890) and so used by no network; the first of its /24 networks that overlaps no
 //! route of this machine.
 //!
-//! Sources: tc-tbf(8), veth(4), ip-netns(8).
+//! Sources: tc-tbf(8), tc-htb(8), tc-u32(8), veth(4), ip-netns(8).
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -29,6 +33,19 @@ pub struct LinkSpec {
     /// In each direction, Ethernet headers included: 100 000 000 to 10 000 000 000 is what was
     /// measured; the tests measure the first.
     pub bits_per_second: u64,
+    /// From the server to each address of the client, within the link; absent: the link is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_bits_per_second: Option<u64>,
+}
+
+impl LinkSpec {
+    /// A link that all addresses share.
+    pub fn new(bits_per_second: u64) -> LinkSpec {
+        LinkSpec {
+            bits_per_second,
+            client_bits_per_second: None,
+        }
+    }
 }
 
 /// The two ends of a link.
@@ -71,6 +88,9 @@ impl Addresses {
 pub struct LinkStatus {
     /// Limit in each direction.
     pub bits_per_second: u64,
+    /// Limit from the server to each address of the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_bits_per_second: Option<u64>,
     /// The server's end.
     pub server_ip: Ipv4Addr,
     /// The client's end.
@@ -116,10 +136,19 @@ impl Names {
 
 /// A rate that tbf and a 32-bit bucket can keep.
 pub(crate) fn check(link: &LinkSpec) -> Result<(), LabError> {
-    match link.bits_per_second {
-        1_000_000..=100_000_000_000 => Ok(()),
-        rate => Err(LabError::Value(format!(
-            "a link of {rate} bit/s cannot be made: give 1Mbit to 100Gbit"
+    let of_client = link.client_bits_per_second.unwrap_or(link.bits_per_second);
+    for rate in [link.bits_per_second, of_client] {
+        if !(1_000_000..=100_000_000_000).contains(&rate) {
+            return Err(LabError::Value(format!(
+                "a link of {rate} bit/s cannot be made: give 1Mbit to 100Gbit"
+            )));
+        }
+    }
+    match of_client <= link.bits_per_second {
+        true => Ok(()),
+        false => Err(LabError::Value(format!(
+            "an address of the client cannot have {of_client} bit/s of a link of {} bit/s",
+            link.bits_per_second
         ))),
     }
 }
@@ -157,9 +186,14 @@ pub(crate) fn make_link(names: &Names, link: &LinkSpec, ends: Addresses) -> Resu
     ))?;
     let bucket = bucket(link.bits_per_second);
     tool::run_line(&format!("tc qdisc add dev {client} root {bucket}"))?;
-    tool::run_line(&format!(
-        "tc -n {space} qdisc add dev {server} root {bucket}"
-    ))?;
+    match link.client_bits_per_second {
+        None => {
+            tool::run_line(&format!(
+                "tc -n {space} qdisc add dev {server} root {bucket}"
+            ))?;
+        }
+        Some(rate) => divide(names, link.bits_per_second, rate, ends)?,
+    }
     tool::run_line(&format!("ip -n {space} link set lo up"))?;
     tool::run_line(&format!("ip -n {space} link set {server} up"))?;
     tool::run_line(&format!("ip link set {client} up"))?;
@@ -168,17 +202,61 @@ pub(crate) fn make_link(names: &Names, link: &LinkSpec, ends: Addresses) -> Resu
     Ok(())
 }
 
+/// Gives each address of the client a class of this rate at the server's end. What goes to none of
+/// them (ARP) is not delayed.
+fn divide(names: &Names, link: u64, rate: u64, ends: Addresses) -> Result<(), LabError> {
+    let (space, server) = (&names.space, &names.server_device);
+    // htb sends a packet whole and waits afterwards, so an unsegmented one of 64 KB would arrive as
+    // fast as one of 1 KB.
+    tool::run_line(&format!(
+        "ip -n {space} link set {server} gso_max_segs {SEGMENTS_MAX}"
+    ))?;
+    let tc = |words: String| tool::run_line(&format!("tc -n {space} {words}"));
+    tc(format!("qdisc add dev {server} root handle 1: htb"))?;
+    let of = |rate: u64| {
+        let burst = burst(rate);
+        format!("htb rate {rate}bit burst {burst} cburst {burst} quantum {QUANTUM}")
+    };
+    tc(format!(
+        "class add dev {server} parent 1: classid 1:1 {}",
+        of(link)
+    ))?;
+    // Numbers of classes are hexadecimal.
+    for (number, address) in (0x10..).zip(ends.clients()) {
+        tc(format!(
+            "class add dev {server} parent 1:1 classid 1:{number:x} {}",
+            of(rate)
+        ))?;
+        tc(format!(
+            "qdisc add dev {server} parent 1:{number:x} bfifo limit {QUEUE_BYTES}"
+        ))?;
+        tc(format!(
+            "filter add dev {server} parent 1: protocol ip u32 match ip dst {address}/32 flowid 1:{number:x}"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Segments of a packet that the devices pass on undivided to a link of classes.
+const SEGMENTS_MAX: u32 = 2;
+
+/// What a class may send in one turn of several that have something: two packets.
+const QUANTUM: u32 = 3028;
+
+/// A queue of 64 MiB: the first windows of 4000 connections (14 KB each), and more than any buffer
+/// of a socket.
+const QUEUE_BYTES: u64 = 64 << 20;
+
+/// The bucket of a rate: a quarter of a millisecond, and a whole packet of 1514 bytes at least;
+/// larger ones, which the devices pass on unsegmented, tbf divides.
+fn burst(bits_per_second: u64) -> u64 {
+    (bits_per_second / 8 / 4000).max(4096)
+}
+
 /// tc's words for a rate.
 fn bucket(bits_per_second: u64) -> String {
-    // A bucket must hold a whole packet of 1514 bytes; larger ones, which the devices pass on
-    // unsegmented, tbf divides.
-    let burst = (bits_per_second / 8 / 4000).max(4096);
-    // 64 MiB: the first windows of 4000 connections (14 KB each), and more than any buffer of a
-    // socket.
-    format!(
-        "tbf rate {bits_per_second}bit burst {burst} limit {}",
-        64 << 20
-    )
+    let burst = burst(bits_per_second);
+    format!("tbf rate {bits_per_second}bit burst {burst} limit {QUEUE_BYTES}")
 }
 
 /// Addresses of an unused network.
@@ -248,6 +326,7 @@ pub(crate) fn status(
     };
     Ok(LinkStatus {
         bits_per_second: link.bits_per_second,
+        client_bits_per_second: link.client_bits_per_second,
         server_ip: ends.server,
         client_ip: ends.client,
         client_ips: ends.clients().collect(),
@@ -258,7 +337,8 @@ pub(crate) fn status(
 
 fn direction(json: &str) -> Direction {
     let entries: Vec<serde_json::Value> = serde_json::from_str(json.trim()).unwrap_or_default();
-    let Some(entry) = entries.iter().find(|entry| entry["kind"] == "tbf") else {
+    let is_root = |entry: &&serde_json::Value| entry["kind"] == "tbf" || entry["kind"] == "htb";
+    let Some(entry) = entries.iter().find(is_root) else {
         return Direction::default();
     };
     let number = |name: &str| entry[name].as_u64().unwrap_or(0);
@@ -368,5 +448,20 @@ mod tests {
         };
         assert_eq!(direction(text), expected);
         assert_eq!(direction("[]"), Direction::default());
+        let classes = r#"[{"kind":"bfifo","bytes":1},{"kind":"htb","bytes":5,"packets":2,"drops":1,"backlog":9}]"#;
+        assert_eq!(direction(classes), expected);
+    }
+
+    #[test]
+    fn rate_of_a_client_is_an_error_when_the_link_is_slower() {
+        let link = |of_client| LinkSpec {
+            client_bits_per_second: Some(of_client),
+            ..LinkSpec::new(1_000_000_000)
+        };
+        assert!(check(&link(100_000_000)).is_ok());
+        for rate in [999_999, 1_000_000_001] {
+            let error = check(&link(rate)).expect_err("a rate").to_string();
+            assert!(error.contains(&rate.to_string()), "{error}");
+        }
     }
 }

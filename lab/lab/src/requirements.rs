@@ -45,9 +45,7 @@ pub fn survey() -> Vec<(&'static str, Option<String>)> {
         cpu_share: Some(0.5),
         server_cpus,
         client_cpus,
-        link: Some(LinkSpec {
-            bits_per_second: 1_000_000_000,
-        }),
+        link: Some(LinkSpec::new(1_000_000_000)),
         ..LabSpec::new("lab")
     };
     let missing = missing(&spec);

@@ -4,7 +4,7 @@
 //! is a checksum of exactly that description, so what two studies both ask for is measured once,
 //! and going on after an interruption is finding keys that are done. Studies are views over
 //! measurements: `file` and `resolve` read the TOML, `plan` turns all of them into one list of work
-//! in which servers and repeats alternate, `run` does it, `measure` makes one measurement,
+//! in which servers and repeats alternate, `run` does it, `knee` says which rates a search tries, `measure` makes one measurement,
 //! `collect` reads it again, and `outcome` fills tables and decides claims with
 //! [`headway_latency::study`].
 //!
@@ -17,6 +17,7 @@ mod resolve;
 mod check;
 mod spec;
 pub mod library;
+mod knee;
 mod plan;
 mod journal;
 mod workspace;
@@ -24,6 +25,7 @@ mod client;
 mod measure;
 mod build;
 mod store;
+mod shares;
 mod run;
 mod collect;
 mod outcome;

@@ -7,7 +7,14 @@
 
 mod breakdown;
 pub mod part;
+mod names;
 mod withheld;
+
+pub use names::HEADLINE_QUANTITIES;
+use names::{
+    OF_BACKGROUND, OF_DISK, OF_ORDER, OF_ROWS, OF_RUN, OF_RUNNABLE, OF_SERVER, OF_USAGE, SHARES,
+    WITH_NUMBERS,
+};
 
 use super::estimate::student_t;
 use super::evidence::{Rows, RunEvidence, Sleeps};
@@ -20,112 +27,6 @@ use std::fmt;
 
 /// Spans with a figure that a spread is taken from; with fewer there is none.
 const BLOCKS_MIN: usize = 4;
-
-/// Figures of rows without arguments.
-const OF_ROWS: [&str; 24] = [
-    "mean_ms",
-    "median_ms",
-    "p5_ms",
-    "p10_ms",
-    "p25_ms",
-    "p75_ms",
-    "p90_ms",
-    "p95_ms",
-    "p99_ms",
-    "p99_9_ms",
-    "max_ms",
-    "service_mean_ms",
-    "service_median_ms",
-    "service_p95_ms",
-    "service_p99_ms",
-    "rate_rps",
-    "throughput_mbit",
-    "error_share",
-    "good_mean_ms",
-    "good_median_ms",
-    "good_p95_ms",
-    "good_p99_ms",
-    "accepted_timed_out",
-    "small_in_slowest",
-];
-
-/// Figures that need all rows in order.
-const OF_ORDER: [&str; 2] = ["inversion", "inversion_random"];
-
-/// Counts of a run, and figures that its analysis has.
-const OF_RUN: [&str; 5] = [
-    "requests",
-    "errors",
-    "abandoned",
-    "offered_rps",
-    "timeline_max_p99_ms",
-];
-
-/// Figures of rows with numbers: name, and how many numbers.
-const WITH_NUMBERS: [(&str, usize); 7] = [
-    ("within", 1),
-    ("conforming", 1),
-    ("decile", 2),
-    ("series_share", 1),
-    ("series_mean_ms", 1),
-    ("series_median_ms", 1),
-    ("series_p95_ms", 1),
-];
-
-/// Shares of wakeups or samples, with the threshold.
-const SHARES: [&str; 3] = ["ready_above", "runnable_above", "runnable_at_most"];
-
-/// Figures of what was watched beside the requests.
-const OF_SERVER: [&str; 6] = [
-    "ready_mean",
-    "ready_median",
-    "ready_p95",
-    "ready_max",
-    "loop_blocked",
-    "loop_blocked_per_s",
-];
-const OF_RUNNABLE: [&str; 9] = [
-    "runnable_mean",
-    "runnable_median",
-    "runnable_p95",
-    "runnable_max",
-    "runnable_share_mean",
-    "runnable_share_median",
-    "runnable_share_p95",
-    "runnable_share_max",
-    "runnable_look_us",
-];
-const OF_DISK: [&str; 6] = [
-    "disk_reads_per_s",
-    "disk_busy",
-    "disk_queue_mean",
-    "disk_queue_max",
-    "disk_read_mbit",
-    "disk_service_ms",
-];
-const OF_USAGE: [&str; 3] = ["cpu_share", "cpu_us_per_request", "rss_mb"];
-const OF_BACKGROUND: [&str; 5] = [
-    "background_requests",
-    "background_errors",
-    "background_abandoned",
-    "background_rate_rps",
-    "background_p99_ms",
-];
-
-/// The figures that every result carries, whatever its study asks for.
-pub const HEADLINE_QUANTITIES: [&str; 11] = [
-    "mean_ms",
-    "median_ms",
-    "p5_ms",
-    "p90_ms",
-    "p95_ms",
-    "p99_ms",
-    "rate_rps",
-    "throughput_mbit",
-    "inversion",
-    "errors",
-    "cpu_share",
-];
 
 /// A quantity: its name and its arguments.
 ///

@@ -111,6 +111,14 @@ fn show(out: &mut impl Write, status: &Status) -> io::Result<()> {
             link.server_ip,
             link.client_ip
         )?;
+        if let Some(bits) = link.client_bits_per_second {
+            writeln!(
+                out,
+                "              {} bit/s to each of its {} addresses",
+                count(bits),
+                link.client_ips.len()
+            )?;
+        }
         show_direction(out, "to client", &link.to_client)?;
         show_direction(out, "to server", &link.to_server)?;
     }

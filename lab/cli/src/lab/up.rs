@@ -20,6 +20,8 @@ Examples:
   headway-lab up quick --memory 130MiB --fileset 400MB
                                                     with a file set on its disk
   headway-lab up narrow --disk none --memory none --link 100Mbit
+  headway-lab up many --link 10Gbit --client-link 100Mbit
+                                                    sixteen clients with a link of their own
   headway-lab up old --cpu-share 0.25               a CPU quota of a quarter of a CPU
   headway-lab up mine --disk my-disk.toml           model, size, seed and faults from a file
   headway-lab up nfs --filesystem remote --disk network-2ms
@@ -63,6 +65,9 @@ pub struct Arguments {
     /// Rate of the link in each direction, or none for the loopback interface
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     link: OptionalPart<Bandwidth>,
+    /// Rate from the server to each of the client's sixteen addresses, within the link
+    #[arg(long, value_name = "RATE", hide_short_help = true)]
+    client_link: Option<Bandwidth>,
     /// CPU quota of the server, to emulate a slower CPU: 0.25 is a quarter of one CPU
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     cpu_share: Option<f64>,
@@ -154,6 +159,9 @@ impl Arguments {
             Some(OptionalPart(None)) => Vec::new(),
             Some(OptionalPart(Some(Cpus(cpus)))) => cpus.clone(),
         };
+        if self.client_link.is_some() && self.link.0.is_none() {
+            return Err(Failure::Usage("--client-link needs a --link".into()));
+        }
         Ok(LabSpec {
             disk: self.disk()?,
             memory_bytes: self.memory.0.map(|bytes| bytes.0),
@@ -162,6 +170,7 @@ impl Arguments {
             client_cpus: cpus(&self.client_cpus, last),
             link: self.link.0.map(|link| LinkSpec {
                 bits_per_second: link.bits_per_s,
+                client_bits_per_second: self.client_link.map(|link| link.bits_per_s),
             }),
             ..LabSpec::new(&self.name)
         })

@@ -170,6 +170,24 @@ fn rate_is_kept_when_bytes_cross_the_link() {
     assert_eq!((clients.len(), &clients[0]), (16, &link["client_ip"]));
     let last = clients[15].as_str().expect("an address");
     std::net::UdpSocket::bind((last, 0)).expect("the machine has it");
+    let (_server, _root, address) = served(&lab);
+
+    // Whatever else the machine does can only make a transfer slower, so the fastest of some is the
+    // link's.
+    let rate = (0..4)
+        .map(|_| bits_per_second(&lab, &address))
+        .fold(0.0, f64::max);
+    assert!((0.9e8..=1.1e8).contains(&rate), "{rate} bit/s");
+    let status = lab.status();
+    assert_eq!(status["link"]["to_client"]["drops"], 0);
+    assert!(
+        status["processes"].as_array().expect("a list").len() >= 2,
+        "{status}"
+    );
+}
+
+/// Starts a server with a file of 4 MB inside of a lab, and gives its address.
+fn served(lab: &Lab) -> (Ended, tempfile::TempDir, String) {
     let root = tempfile::tempdir().expect("a directory");
     std::fs::write(root.path().join("big"), vec![7; 4_000_000]).expect("written");
     let ready = root.path().join("ready");
@@ -207,19 +225,77 @@ fn rate_is_kept_when_bytes_cross_the_link() {
         listening["listen"][0].is_string()
     });
     let address = listening["listen"][0].as_str().expect("an address");
+    (server, root, address.to_owned())
+}
 
+/// Needs: root: makes a lab (network name space, veth, htb)
+#[test]
+fn each_client_address_has_a_rate_of_its_own_with_client_link() {
+    let test = "each_client_address_has_a_rate_of_its_own_with_client_link";
+    if !can(test, &["link"]) {
+        return;
+    }
+    let lab = Lab::up(&["--link", "1Gbit", "--client-link", "40Mbit"]);
+    let link = lab.status()["link"].clone();
+    assert_eq!(link["client_bits_per_second"], 40_000_000);
+    let addresses = link["client_ips"].as_array().expect("addresses");
+    let address = |at: usize| -> std::net::Ipv4Addr {
+        addresses[at]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .expect("an address")
+    };
+    let (_server, _root, server) = served(&lab);
+    let server = server.parse().expect("an address");
     // Whatever else the machine does can only make a transfer slower, so the fastest of some is the
     // link's.
-    let rate = (0..4)
-        .map(|_| bits_per_second(&lab, address))
-        .fold(0.0, f64::max);
-    assert!((0.9e8..=1.1e8).contains(&rate), "{rate} bit/s");
+    let rate = |from: &[usize]| {
+        let once = |_| rate_of(server, from.iter().map(|at| address(*at)).collect());
+        (0..4).map(once).fold(0.0, f64::max)
+    };
+    for (from, expected) in [
+        (&[0][..], 4.0e7),
+        (&[15], 4.0e7),
+        // Two of them do not share a rate, and two connections of one do.
+        (&[3, 9], 8.0e7),
+        (&[9, 9], 4.0e7),
+    ] {
+        let found = rate(from);
+        assert!(
+            (0.85 * expected..=1.1 * expected).contains(&found),
+            "{from:?}: {found} bit/s"
+        );
+    }
     let status = lab.status();
     assert_eq!(status["link"]["to_client"]["drops"], 0);
-    assert!(
-        status["processes"].as_array().expect("a list").len() >= 2,
-        "{status}"
-    );
+    let sent = status["link"]["to_client"]["bytes"].as_u64();
+    assert!(sent.is_some_and(|bytes| bytes > 24 * 4_000_000), "{status}");
+}
+
+/// Fetches the file from each of these addresses at once; bytes of all by the time of the last.
+fn rate_of(server: std::net::SocketAddr, from: Vec<std::net::Ipv4Addr>) -> f64 {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let begun = Instant::now();
+    let fetch = move |from: std::net::Ipv4Addr| {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &std::net::SocketAddrV4::new(from, 0)).expect("bound");
+        connect(&socket, &server).expect("connected");
+        let mut connection = TcpStream::from(socket);
+        write!(connection, "GET /big HTTP/1.0\r\n\r\n").expect("sent");
+        let mut body = Vec::new();
+        connection.read_to_end(&mut body).expect("received");
+        assert!(body.len() > 4_000_000);
+        body.len()
+    };
+    let fetches: Vec<_> = from
+        .into_iter()
+        .map(|from| std::thread::spawn(move || fetch(from)))
+        .collect();
+    let bytes: usize = fetches
+        .into_iter()
+        .map(|fetch| fetch.join().expect("fetched"))
+        .sum();
+    bytes as f64 * 8.0 / begun.elapsed().as_secs_f64()
 }
 
 /// Fetches the file once and divides the bytes that the link counted by the time they took.

@@ -165,7 +165,7 @@ impl Checker<'_> {
             for point in &measure.points_ever {
                 if self.study.point(measure, point).is_none() {
                     let why = format!(
-                        "no point {point:?}: capacity, 80%, 80% of best-peer (best, slowest, or a server), 80% of best-peer in MEASURE, or 2300/s"
+                        "no point {point:?}: capacity, 80%, 80% of best-peer (best, slowest, or a server), 80% of best-peer in MEASURE, knee, 80% of knee, 80% of worst knee (best, best-peer, or a server), or 2300/s"
                     );
                     return Err(self.texts.error(span, why));
                 }

@@ -10,7 +10,7 @@ use headway_latency::breakdown::{self, Breakdown, TracedCalls};
 use headway_latency::study::evidence::{Collector, RunEvidence, Sleeps};
 use serde::de::DeserializeOwned;
 
-use super::spec::Spec;
+use super::spec::{Point, Spec};
 use super::store::{Record, Store};
 
 /// A measurement that has ended.
@@ -66,7 +66,12 @@ impl<'a> MeasurementCache<'a> {
         if let Some(why) = &record.failed {
             return Err(NotCollected::Failed(why.clone()));
         }
-        let evidence = evidence(&self.store.directory(key)).map_err(NotCollected::Failed)?;
+        let key = match (&record.spec.point, record.rate_rps) {
+            // What is known of a knee is the run at its rate.
+            (Point::Knee(_), Some(rate)) => record.spec.at_rate(rate).key(),
+            _ => key.to_owned(),
+        };
+        let evidence = evidence(&self.store.directory(&key)).map_err(NotCollected::Failed)?;
         Ok(Rc::new(CollectedMeasurement { record, evidence }))
     }
 }

@@ -64,6 +64,8 @@ pub struct EnvironmentTable {
     pub filesystem: Option<String>,
     pub memory: Option<Scaled<String>>,
     pub link: Option<Scaled<String>>,
+    #[serde(rename = "client-link")]
+    pub client_link: Option<Scaled<String>>,
     pub cpu: Option<Scaled<f64>>,
     pub fill: Option<Scaled<u64>>,
     #[serde(rename = "listen-queue")]
@@ -119,6 +121,8 @@ pub struct MeasureTable {
     pub seconds: Option<Scaled<f64>>,
     pub warmup: Option<Scaled<f64>>,
     pub order: Option<String>,
+    #[serde(rename = "knee-mean")]
+    pub knee_mean: Option<Scaled<String>>,
     pub optional: bool,
 }
 

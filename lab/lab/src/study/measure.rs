@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::{RunningClient, Stopped};
-use super::spec::{Observer, Point, Probe, Spec};
+use super::spec::{Observer, Probe, Spec};
 use super::workspace::{READY_PATH, Workspace, probe_folder};
 use crate::disk::{DiskStatistics, Order};
 use crate::program::POLL_INTERVAL;
@@ -548,11 +548,6 @@ fn write(file: &Path, value: &impl Serialize) -> Result<(), Stopped> {
 
 fn deadline(seconds: f64) -> Instant {
     Instant::now() + Duration::from_secs_f64(seconds) + CLIENT_WRITE_TIMEOUT
-}
-
-/// Whether a point has no rate of its own.
-pub(super) fn is_closed(spec: &Spec) -> bool {
-    spec.point == Point::Capacity
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ use super::spec::Spec;
 use super::store::Store;
 use crate::servers::available;
 
+mod notes;
+
 /// Points of a distribution that a result keeps.
 const CDF_POINTS: usize = 100;
 
@@ -133,28 +135,6 @@ impl View<'_, '_> {
         }
         let of = |repeat| self.study.spec(measure, server, point, repeat);
         (1..=measure.repeats).filter_map(of).collect()
-    }
-
-    /// The author's, and what a reader has to know of how it was measured.
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.study.file.notes.clone();
-        let measures = self.study.measures.iter();
-        let builds: BTreeSet<String> = measures
-            .flat_map(|measure| self.specs(measure).chain(self.capacities(measure)))
-            .filter_map(|spec| {
-                let build = self.get(&spec).ok()?.record.build.clone();
-                Some(build.unwrap_or_else(|| "one that was not noted".to_owned()))
-            })
-            .collect();
-        if builds.len() > 1 {
-            let builds: Vec<String> = builds.into_iter().collect();
-            notes.push(format!(
-                "Measured with {} builds of headway ({}): what differs between servers may be what differs between builds.",
-                builds.len(),
-                builds.join(", ")
-            ));
-        }
-        notes
     }
 
     /// The machine of the first run that is there.

@@ -1,8 +1,8 @@
 //! All measurements of all studies, each once, in the order in which they are made.
 //!
 //! One environment after the other, since each is a lab of its own and only one is up. In it
-//! capacities come first, because shares are taken of them; then repeat by repeat, and in each
-//! repeat server by server, so that a drift of the machine meets all servers alike. What one server
+//! capacities come first, because shares are taken of them, then knees; then repeat by repeat, and
+//! in each repeat server by server, so that a drift of the machine meets all servers alike. What one server
 //! has to do in one repeat is a *session*: it is started, its caches are filled, and its points
 //! follow, those that ask for more later ([`super::run`] knows the rates). A point with a fault is
 //! last, since the state it leaves is unknown. A measure whose order is by points has a session
@@ -146,6 +146,10 @@ impl CollectedSpecs {
         for server in spec.needs() {
             for repeat in 1..=measure.usual.repeats {
                 let capacity = Study::capacity(measure, spec.elsewhere(), &server, repeat);
+                if let Some(knee) = spec.share_of_knee() {
+                    let knee = Study::knee(measure, &capacity, knee);
+                    self.insert(knee, Sequence::Servers, false);
+                }
                 self.insert(capacity, Sequence::Servers, false);
             }
         }
@@ -193,15 +197,19 @@ fn pairs<'a>(servers: &[&'a String], measure: &'a Measure) -> Vec<(&'a str, &'a 
     }
 }
 
-/// Capacities, then everything else; each by repeat.
+/// Capacities, then knees, then everything else; each by repeat.
 fn sessions(wanted: &[&Wanted]) -> Vec<Session> {
-    let is_capacity =
-        |wanted: &&Wanted| wanted.spec.point == Point::Capacity && wanted.spec.observe.is_none();
-    let (first, second): (Vec<&Wanted>, Vec<&Wanted>) =
-        wanted.iter().copied().partition(is_capacity);
-    let mut sessions = rounds(&first);
-    sessions.extend(rounds(&second));
-    sessions
+    let stage = |wanted: &Wanted| match wanted.spec.point {
+        Point::Capacity if wanted.spec.observe.is_none() => 0,
+        Point::Knee(_) => 1,
+        _ => 2,
+    };
+    let of = |number: i32| {
+        let here = wanted.iter().copied();
+        let here: Vec<&Wanted> = here.filter(|wanted| stage(wanted) == number).collect();
+        rounds(&here)
+    };
+    (0..3).flat_map(of).collect()
 }
 
 /// Repeat by repeat. In each the servers have their sessions one after the other; then, where it is
@@ -241,7 +249,7 @@ pub(super) struct RateRequest {
     pub without: Vec<String>,
 }
 
-/// The rate of a point, from what the capacities are.
+/// The rate of a point, from what the capacities, or the knees, are.
 pub(super) fn rate(
     spec: &Spec,
     capacity: &dyn Fn(&ServerChoice) -> Result<f64, String>,
@@ -262,7 +270,7 @@ pub(super) fn rate(
         }
     };
     let rate = match &spec.point {
-        Point::Capacity => None,
+        Point::Capacity | Point::Knee(_) => None,
         Point::Rate(rate) => Some(*rate),
         Point::Share { share, of, .. } => Some(
             share

@@ -9,7 +9,8 @@ use super::StudyError;
 use super::file::File;
 use super::scaled::Scale;
 use super::spec::{
-    Environment, Observer, OtherEnvironment, Point, Probe, ServerChoice, Spec, StudyFault, Workload,
+    Environment, Knee, Observer, OtherEnvironment, Point, Probe, ServerChoice, Spec, StudyFault,
+    Workload,
 };
 use entries::Resolver;
 
@@ -62,6 +63,8 @@ pub(super) struct Measure {
     pub order: Sequence,
     pub fault: Option<StudyFault>,
     pub probe: Option<Probe>,
+    /// What its knees, and shares of them, mean.
+    pub knee: Knee,
     pub repeats: u32,
     pub open: Length,
     pub closed: Length,
@@ -150,7 +153,7 @@ impl Measure {
     /// Whether tables may ask for capacities although no point says so: shares are taken of them.
     pub fn has_capacities(&self) -> bool {
         let written = |point: &String| point == "capacity";
-        let share = |point: &String| point.contains('%');
+        let share = |point: &String| point.contains('%') && !points::is_of_knee(point);
         !self.points_ever.iter().any(written)
             && self.points_ever.iter().any(share)
             && self.observe.is_none()
@@ -269,6 +272,7 @@ impl Study {
         let point = self.point(measure, point)?;
         let Length { seconds, warmup_s } = match point {
             Point::Capacity => measure.closed,
+            Point::Knee(_) => measure.usual.open,
             _ => measure.open,
         };
         Some(Spec {
@@ -309,6 +313,17 @@ impl Study {
             seconds: measure.usual.closed.seconds,
             warmup_s: measure.usual.closed.warmup_s,
             repeat,
+        }
+    }
+
+    /// The search for the knee of the server of a capacity, in the same place.
+    pub(super) fn knee(measure: &Measure, capacity: &Spec, knee: Knee) -> Spec {
+        let Length { seconds, warmup_s } = measure.usual.open;
+        Spec {
+            point: Point::Knee(knee),
+            seconds,
+            warmup_s,
+            ..capacity.clone()
         }
     }
 }

@@ -17,9 +17,11 @@ use headway_latency::run::Verdict;
 use super::build;
 use super::client::Stopped;
 use super::journal::Journal;
-use super::measure::{Bench, is_closed};
+use super::knee::{Search, Step, is_behind, is_good};
+use super::measure::Bench;
 use super::plan::{EnvironmentGroup, Plan, RateRequest, Session, rate};
-use super::spec::{Probe, ServerChoice, Spec};
+use super::shares;
+use super::spec::{Knee, Point, Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
 use super::workspace::{READY_PATH, Workspace, WorkspaceError};
 use crate::error::LabError;
@@ -169,7 +171,12 @@ impl StudyRun<'_> {
         session: &Session,
     ) -> Result<(), RunError> {
         let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
-        let mut pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
+        let pending = session.specs.iter().filter(waiting);
+        let (knees, mut pending): (Vec<&Spec>, Vec<&Spec>) =
+            pending.partition(|spec| matches!(spec.point, Point::Knee(_)));
+        for spec in knees {
+            self.search_knee(workspace, probes, spec)?;
+        }
         // What overloads a server pushes files out of its memory, and the next point would begin
         // with what is left.
         pending.sort_by(|one, other| {
@@ -183,6 +190,98 @@ impl StudyRun<'_> {
             rest = &rest[done..];
         }
         Ok(())
+    }
+
+    /// Finds the knee of a server. Each probe has a server of its own with filled caches, as a rate
+    /// has that is measured in turns, for one that was overrun leaves its mark on the next.
+    fn search_knee(
+        &mut self,
+        workspace: &Workspace,
+        probes: &[Probe],
+        spec: &Spec,
+    ) -> Result<(), RunError> {
+        let Point::Knee(knee) = spec.point else {
+            return Ok(());
+        };
+        let mut search = match self.capacity(spec, &spec.server) {
+            Ok(capacity) => Search::new(capacity),
+            Err(why) => return self.failed(spec, None, &why),
+        };
+        let mut found = Record::of(spec.clone());
+        while let Step::Probe(rate) = search.step() {
+            let probe = spec.at_rate(rate);
+            let record = self.probe(workspace, probes, &probe)?;
+            if let Some(why) = record.failed {
+                return self.failed(spec, record.version, &why);
+            }
+            let (is_good, client) = self.judge(&probe, rate, knee);
+            search.take(rate, is_good);
+            let missing = record.missing.into_iter().chain(client);
+            found
+                .missing
+                .extend(missing.map(|what| format!("at {rate}/s: {what}")));
+            found.version = record.version;
+        }
+        let rate = match search.step() {
+            Step::Found(rate) => rate,
+            Step::AtLeast(rate) => {
+                let why = format!("no rate up to {rate}/s was too much, so the knee may be higher");
+                found.missing.push(why);
+                rate
+            }
+            Step::Below(rate) | Step::Probe(rate) => {
+                let why = format!("no rate down to {rate}/s was answered in time");
+                return self.failed(spec, found.version, &why);
+            }
+        };
+        found.rate_rps = Some(rate);
+        self.at += 1;
+        let line = format!("{}: {}/s", self.position_text(spec), format::number(rate));
+        self.listener.line(&line);
+        Ok(self.store.conclude(&found)?)
+    }
+
+    /// One rate of a search. What an earlier search of this build has found counts.
+    fn probe(
+        &mut self,
+        workspace: &Workspace,
+        probes: &[Probe],
+        spec: &Spec,
+    ) -> Result<Record, RunError> {
+        let key = spec.key();
+        let known = self.store.record(&key);
+        let ours = |record: &Record| {
+            record.failed.is_none() && record.build.as_deref() == Some(build::id())
+        };
+        if let Some(record) = known.filter(ours) {
+            return Ok(record);
+        }
+        // It is no measurement of the plan.
+        let at = self.at;
+        while self.run_server(workspace, probes, &spec.server, &[spec])? == 0 {
+            self.stopped()?;
+        }
+        self.at = at;
+        let ended = self.store.record(&key);
+        Ok(ended.unwrap_or_else(|| Record {
+            failed: Some("it left no record".to_owned()),
+            ..Record::of(spec.clone())
+        }))
+    }
+
+    /// Whether a probe was answered in time, and why that may be the client's doing.
+    fn judge(&self, probe: &Spec, rate: f64, knee: Knee) -> (bool, Option<String>) {
+        let run = Run::open(self.store.directory(&probe.key()).join("run"));
+        let Some(description) = run.ok().map(|run| run.description().clone()) else {
+            return (false, None);
+        };
+        let summary = description.summary.unwrap_or_default();
+        let mean_ms = summary.mean_us.map(|mean_us| mean_us / 1e3);
+        let limit_ms = knee.mean_ms;
+        let is_good = is_good(summary.rate_rps, rate, probe.seconds, mean_ms, limit_ms);
+        let client = description.client.unwrap_or_default();
+        let at_limit = client.verdict == Verdict::Invalid;
+        (is_good, at_limit.then(|| client.reasons.join("; ")))
     }
 
     /// The rate that a point demands; infinite for the capacity.
@@ -309,12 +408,10 @@ impl StudyRun<'_> {
                 }
                 self.listener.line(&line);
                 self.store.conclude(&Record {
-                    spec: spec.clone(),
-                    failed: None,
                     rate_rps: rate,
                     version,
                     missing,
-                    build: Some(build::id().to_owned()),
+                    ..Record::of(spec.clone())
                 })?;
                 Ok(condition)
             }
@@ -337,9 +434,9 @@ impl StudyRun<'_> {
         *times < ATTEMPTS_MAX
     }
 
-    /// The median over the repeats that were measured.
+    /// What a point is a share of: the median over the repeats that were measured.
     fn capacity(&self, spec: &Spec, server: &ServerChoice) -> Result<f64, String> {
-        capacity(self.store, spec, server)
+        shares::whole(self.store, spec, server)
     }
 
     fn failed(&mut self, spec: &Spec, version: Option<String>, why: &str) -> Result<(), RunError> {
@@ -347,12 +444,9 @@ impl StudyRun<'_> {
         let line = format!("{}: failed: {why}", self.position_text(spec));
         self.listener.line(&line);
         Ok(self.store.conclude(&Record {
-            spec: spec.clone(),
             failed: Some(why.to_owned()),
-            rate_rps: None,
             version,
-            missing: Vec::new(),
-            build: Some(build::id().to_owned()),
+            ..Record::of(spec.clone())
         })?)
     }
 
@@ -400,79 +494,6 @@ fn condition(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>)
         true => Condition::Overloaded,
         false => Condition::Healthy,
     }
-}
-
-/// Whether a server was overrun: it answered less than 97 % of what was asked in an open loop, and
-/// the chance in the arrivals does not explain it.
-fn is_behind(answered_rps: f64, offered_rps: f64, seconds: f64) -> bool {
-    let offered = offered_rps * seconds;
-    answered_rps * seconds < 0.97 * offered - 3.0 * offered.sqrt()
-}
-
-/// The capacity that shares are taken of: the median over the repeats that were measured.
-pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Result<f64, String> {
-    let mut found = Vec::new();
-    let mut why = None;
-    for record in capacities(store, spec, server) {
-        match record {
-            Ok(rate) if rate > 0.0 => found.push(rate),
-            Ok(_) => why = Some("it gave no good response in the closed loop".to_owned()),
-            Err(reason) => why = Some(reason),
-        }
-    }
-    found.sort_by(f64::total_cmp);
-    let middle = found.len() / 2;
-    match found.len() {
-        0 => {
-            let why = why.unwrap_or_else(|| "it was not measured".to_owned());
-            Err(format!(
-                "the capacity of {} is not known: {why}",
-                server.kind
-            ))
-        }
-        odd if odd % 2 == 1 => Ok(found[middle]),
-        _ => Ok(f64::midpoint(found[middle - 1], found[middle])),
-    }
-}
-
-/// The closed loops of a server in the environment and workload of a measurement. Their length and
-/// repeats follow from the scale, which is not known here; so the records are searched for those
-/// that fit in everything else. Where a measure has shorter ones of its own beside them, or another
-/// scale had, the longest count: a mean of both would be the capacity of neither.
-fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f64, String>> {
-    let (environment, workload) = match spec.elsewhere() {
-        Some(elsewhere) => (&elsewhere.environment, &elsewhere.workload),
-        None => (&spec.environment, &spec.workload),
-    };
-    let fits = |record: &Record| {
-        let other = &record.spec;
-        other.server == *server
-            && other.environment == *environment
-            && other.workload == *workload
-            && is_closed(other)
-            && other.observe.is_none()
-            && other.fault.is_none()
-            && other.probe.is_none()
-    };
-    let of = |record: Record| match record.failed {
-        Some(why) => Err(why),
-        None => {
-            let run = Run::open(store.directory(&record.spec.key()).join("run"));
-            let run = run.map_err(|error| error.to_string())?;
-            let summary = run.description().summary.clone().unwrap_or_default();
-            Ok(summary.rate_rps)
-        }
-    };
-    let found: Vec<Record> = store.records().into_iter().filter(fits).collect();
-    let length = |record: &Record| (record.spec.seconds, record.spec.warmup_s);
-    let good = found.iter().filter(|record| record.failed.is_none());
-    let none = (0.0, 0.0);
-    let longest = good
-        .map(length)
-        .fold(none, |one, other| if other > one { other } else { one });
-    // Where none is good, all say why.
-    let counts = |record: &Record| longest == none || length(record) == longest;
-    found.into_iter().filter(counts).map(of).collect()
 }
 
 fn probes(specs: &[&Spec]) -> Vec<Probe> {
@@ -555,19 +576,4 @@ fn in_one_line(text: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect();
     lines.join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_behind;
-
-    #[test]
-    fn server_is_behind_when_more_is_missing_than_chance_explains() {
-        assert!(!is_behind(98.0, 100.0, 1.0));
-        assert!(!is_behind(75.0, 100.0, 1.0), "three times the square root");
-        assert!(is_behind(60.0, 100.0, 1.0));
-        assert!(!is_behind(3_880.0, 4_000.0, 6.0));
-        assert!(is_behind(3_700.0, 4_000.0, 6.0));
-        assert!(!is_behind(5_000.0, 4_000.0, 6.0));
-    }
 }

@@ -64,6 +64,10 @@ pub struct Environment {
     pub memory_bytes: Option<u64>,
     /// The link.
     pub link_bits: Option<u64>,
+    /// The link of each address of the client; absent in descriptions that have none, whose keys are
+    /// so as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_link_bits: Option<u64>,
     /// Share of one core.
     pub cpu: Option<f64>,
     /// Unrecorded requests that fill the caches: this many by a reader, and half as many also by
@@ -106,11 +110,14 @@ impl Environment {
         if let Some(share) = self.cpu {
             parts.push(format!("{share} of a core (emulated by a quota)"));
         }
-        parts.push(match self.link_bits {
-            Some(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", bits as f64 / 1e9),
-            Some(bits) => format!("{} Mbit/s", bits as f64 / 1e6),
-            None => "loopback".to_owned(),
-        });
+        let rate = |bits: u64| match bits {
+            1_000_000_000.. => format!("{} Gbit/s", bits as f64 / 1e9),
+            _ => format!("{} Mbit/s", bits as f64 / 1e6),
+        };
+        parts.push(self.link_bits.map_or("loopback".to_owned(), rate));
+        if let Some(bits) = self.client_link_bits {
+            parts.push(format!("{} to each client address", rate(bits)));
+        }
         if let Some(length) = self.listen_queue {
             parts.push(format!("accept queues of {length}"));
         }
@@ -144,18 +151,30 @@ pub struct Workload {
 pub enum Point {
     /// A closed loop.
     Capacity,
-    /// A share of a capacity.
+    /// The highest rate of an open loop that is answered in time, found by a search.
+    Knee(Knee),
+    /// A share of a capacity, or of a knee.
     Share {
         /// 0.8 is 80 %.
         share: f64,
         /// The server, or servers, with that capacity.
         of: CapacityOf,
+        /// The share is of the knee; absent: of the capacity.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        knee: Option<Knee>,
         /// Where that capacity is measured; absent: in the measurement's own environment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         elsewhere: Option<Box<OtherEnvironment>>,
     },
     /// Requests per second.
     Rate(f64),
+}
+
+/// Up to where the latency of an open loop counts as that of a server which keeps up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Knee {
+    /// The mean latency is at most this.
+    pub mean_ms: f64,
 }
 
 /// Another environment than a measurement's own, and what is offered there.
@@ -261,6 +280,7 @@ impl Spec {
     pub fn needs(&self) -> Vec<ServerChoice> {
         match &self.point {
             Point::Capacity | Point::Rate(_) => Vec::new(),
+            Point::Knee(_) => vec![self.server.clone()],
             Point::Share { of, .. } => match of {
                 CapacityOf::Own => vec![self.server.clone()],
                 CapacityOf::Server(server) => vec![(**server).clone()],
@@ -273,13 +293,33 @@ impl Spec {
     pub fn elsewhere(&self) -> Option<&OtherEnvironment> {
         match &self.point {
             Point::Share { elsewhere, .. } => elsewhere.as_deref(),
-            Point::Capacity | Point::Rate(_) => None,
+            Point::Capacity | Point::Knee(_) | Point::Rate(_) => None,
+        }
+    }
+
+    /// The knee that it is a share of.
+    pub fn share_of_knee(&self) -> Option<Knee> {
+        match self.point {
+            Point::Share { knee, .. } => knee,
+            Point::Capacity | Point::Knee(_) | Point::Rate(_) => None,
+        }
+    }
+
+    /// The same at a plain rate: one probe of a search.
+    pub fn at_rate(&self, rate_rps: f64) -> Spec {
+        Spec {
+            point: Point::Rate(rate_rps),
+            ..self.clone()
         }
     }
 
     /// How long it takes, without starting the server.
     pub fn length_s(&self) -> f64 {
-        self.seconds + self.warmup_s + self.cooldown_s()
+        let once_s = self.seconds + self.warmup_s + self.cooldown_s();
+        match self.point {
+            Point::Knee(_) => once_s * f64::from(super::knee::PROBES_USUAL),
+            _ => once_s,
+        }
     }
 
     /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an
@@ -287,7 +327,9 @@ impl Spec {
     pub fn cooldown_s(&self) -> f64 {
         match self.point {
             Point::Capacity => 0.0,
-            Point::Rate(_) | Point::Share { .. } => self.workload.timeout_s.unwrap_or(0.0),
+            Point::Knee(_) | Point::Rate(_) | Point::Share { .. } => {
+                self.workload.timeout_s.unwrap_or(0.0)
+            }
         }
     }
 
@@ -296,12 +338,27 @@ impl Spec {
         let percent = |share: f64| headway_latency::format::percent(share);
         match &self.point {
             Point::Capacity => "capacity".to_owned(),
+            Point::Knee(_) => "knee".to_owned(),
             Point::Rate(rate) => format!("{rate}/s"),
-            Point::Share { share, of, .. } => match of {
-                CapacityOf::Own => percent(*share),
-                CapacityOf::Server(server) => format!("{} of {}", percent(*share), server.kind),
-                CapacityOf::Highest(_) => format!("{} of the best", percent(*share)),
-                CapacityOf::Lowest(_) => format!("{} of the slowest", percent(*share)),
+            Point::Share {
+                share, of, knee, ..
+            } => match (of, knee) {
+                (CapacityOf::Own, None) => percent(*share),
+                (CapacityOf::Own, Some(_)) => format!("{} of its knee", percent(*share)),
+                (CapacityOf::Server(server), None) => {
+                    format!("{} of {}", percent(*share), server.kind)
+                }
+                (CapacityOf::Server(server), Some(_)) => {
+                    format!("{} of the knee of {}", percent(*share), server.kind)
+                }
+                (CapacityOf::Highest(_), None) => format!("{} of the best", percent(*share)),
+                (CapacityOf::Lowest(_), None) => format!("{} of the slowest", percent(*share)),
+                (CapacityOf::Highest(_), Some(_)) => {
+                    format!("{} of the best knee", percent(*share))
+                }
+                (CapacityOf::Lowest(_), Some(_)) => {
+                    format!("{} of the worst knee", percent(*share))
+                }
             },
         }
     }
@@ -329,6 +386,7 @@ mod tests {
                 filesystem: "ext4".into(),
                 memory_bytes: Some(130_000_000),
                 link_bits: Some(1_000_000_000),
+                client_link_bits: None,
                 cpu: None,
                 fill_requests: 3000,
                 listen_queue: None,
@@ -409,5 +467,11 @@ mod tests {
             ..spec().environment
         };
         assert_eq!(short.describe(), format!("{usual}, accept queues of 128"));
+        let divided = Environment {
+            client_link_bits: Some(100_000_000),
+            ..spec().environment
+        };
+        let expected = format!("{usual}, 100 Mbit/s to each client address");
+        assert_eq!(divided.describe(), expected);
     }
 }

@@ -78,7 +78,7 @@ pub(super) struct Record {
     pub spec: Spec,
     /// Why there are no figures.
     pub failed: Option<String>,
-    /// What was offered; absent for a closed loop.
+    /// What was offered; absent for a closed loop. Of a search, the knee.
     pub rate_rps: Option<f64>,
     /// Version of the server.
     pub version: Option<String>,
@@ -88,6 +88,20 @@ pub(super) struct Record {
     /// The build of headway that measured; absent in records of before it was noted.
     #[serde(default)]
     pub build: Option<String>,
+}
+
+impl Record {
+    /// Of a measurement by this build; what came of it is to be filled in.
+    pub fn of(spec: Spec) -> Record {
+        Record {
+            spec,
+            failed: None,
+            rate_rps: None,
+            version: None,
+            missing: Vec::new(),
+            build: Some(build::id().to_owned()),
+        }
+    }
 }
 
 impl Store {

@@ -349,9 +349,10 @@ pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, WorkspaceEr
         cpu_share: environment.cpu,
         server_cpus,
         client_cpus,
-        link: environment
-            .link_bits
-            .map(|bits_per_second| LinkSpec { bits_per_second }),
+        link: environment.link_bits.map(|bits_per_second| LinkSpec {
+            bits_per_second,
+            client_bits_per_second: environment.client_link_bits,
+        }),
         ..LabSpec::new(&name)
     })
 }

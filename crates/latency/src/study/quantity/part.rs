@@ -23,6 +23,8 @@ pub struct RunSegment {
     /// Connections that were opened, and whether a request on them timed out.
     reached: HashMap<u32, bool>,
     cells: Cells,
+    /// From the actual start, as the papers took them.
+    service_cells: Cells,
     /// Bytes and nanoseconds by connection.
     connections: HashMap<u32, (u64, u64)>,
 }
@@ -42,6 +44,7 @@ impl RunSegment {
             outcomes: [0; Outcome::ALL.len()],
             reached: HashMap::new(),
             cells: Cells::new(),
+            service_cells: Cells::new(),
             connections: HashMap::new(),
         }
     }
@@ -67,6 +70,8 @@ impl RunSegment {
             .record(row.size_bytes, row.response_ns(), complete);
         if row.had_connection() {
             self.service.record_ns(row.service_ns());
+            self.service_cells
+                .record(row.size_bytes, row.service_ns(), complete);
             let connection = self.connections.entry(row.connection).or_default();
             connection.0 += row.bytes;
             connection.1 += row.service_ns();
@@ -123,10 +128,14 @@ impl RunSegment {
             "error_share" => Some(self.errors as f64 / self.requests as f64),
             "inversion" => inversion::inversion(&self.cells).map(|found| found.value),
             "inversion_random" => inversion::inversion(&self.cells).map(|found| found.random),
+            "inversion_of_random" => inversion::inversion(&self.cells)?.of_random,
+            "service_inversion" => Some(inversion::inversion(&self.service_cells)?.value),
+            "service_inversion_of_random" => inversion::inversion(&self.service_cells)?.of_random,
             "within" => Some(self.within(numbers[0])),
             "conforming" => self.conforming(numbers[0]),
-            "small_in_slowest" => self.decile(10, 1),
-            "decile" => self.decile(numbers[0] as usize, numbers[1] as usize),
+            "small_in_slowest" => decile(&self.cells, 10.0, 1.0),
+            "decile" => decile(&self.cells, numbers[0], numbers[1]),
+            "service_decile" => decile(&self.service_cells, numbers[0], numbers[1]),
             _ => self.of_series(name, numbers),
         }
     }
@@ -156,14 +165,6 @@ impl RunSegment {
         (all > 0).then(|| self.connections.values().filter(fast).count() as f64 / all as f64)
     }
 
-    fn decile(&self, decile: usize, of_series: usize) -> Option<f64> {
-        let deciles = series::deciles(&self.cells);
-        let counts = deciles.get(decile.checked_sub(1)?)?;
-        let all: u64 = counts.iter().sum();
-        let of = counts.get(of_series.checked_sub(1)?)?;
-        (all > 0).then(|| *of as f64 / all as f64)
-    }
-
     fn of_series(&self, name: &str, numbers: &[f64]) -> Option<f64> {
         let histograms = series::histograms(&self.cells);
         let number = *numbers.first()? as usize;
@@ -182,4 +183,13 @@ impl RunSegment {
             _ => None,
         }
     }
+}
+
+/// The share of a series in a tenth of the responses; both are counted from 1.
+fn decile(cells: &Cells, decile: f64, of_series: f64) -> Option<f64> {
+    let deciles = series::deciles(cells);
+    let counts = deciles.get((decile as usize).checked_sub(1)?)?;
+    let all: u64 = counts.iter().sum();
+    let of = counts.get((of_series as usize).checked_sub(1)?)?;
+    (all > 0).then(|| *of as f64 / all as f64)
 }

@@ -8,6 +8,11 @@ use serde_json::json;
 /// Ten seconds with 100 requests per second; ten of every size, latency in milliseconds by
 /// `latency_ms`.
 fn evidence(latency_ms: impl Fn(u64) -> u64) -> RunEvidence {
+    evidence_with_lag(|_| 0, latency_ms)
+}
+
+/// The same from a client which starts requests late: the latency is from the actual start.
+fn evidence_with_lag(lag_ms: impl Fn(u64) -> u64, latency_ms: impl Fn(u64) -> u64) -> RunEvidence {
     let mut description = RunDescription::default();
     description.load.measured = Some(Window {
         start_ns: 0,
@@ -16,11 +21,12 @@ fn evidence(latency_ms: impl Fn(u64) -> u64) -> RunEvidence {
     let mut collector = Collector::new(&description);
     for at in 0..1_000_u64 {
         let intended_ns = at * 10_000_000;
+        let start_ns = intended_ns + lag_ms(at) * 1_000_000;
         let row = Row {
             intended_ns,
-            start_ns: intended_ns,
+            start_ns,
             first_byte_ns: 0,
-            end_ns: intended_ns + latency_ms(at) * 1_000_000,
+            end_ns: start_ns + latency_ms(at) * 1_000_000,
             size_bytes: (at % 10 + 1) * 1_000,
             bytes: (at % 10 + 1) * 1_000,
             status: 200,
@@ -111,6 +117,18 @@ fn figures_are_those_of_the_rows_when_they_are_known() {
     // 8 kbit a millisecond, whatever the size.
     assert_eq!(value("conforming:7900", &evidence), 1.0);
     assert_eq!(value("conforming:8100", &evidence), 0.0);
+}
+
+#[test]
+fn order_from_the_actual_start_is_that_of_sizes_when_only_the_client_was_late() {
+    // Latency follows size, but a client's lag of the reversed order is added.
+    let evidence = evidence_with_lag(|at| 3 * (10 - at % 10), |at| at % 10 + 1);
+    assert_eq!(value("service_inversion", &evidence), 0.0);
+    assert_eq!(value("service_inversion_of_random", &evidence), 0.0);
+    assert_eq!(value("service_decile:10:4", &evidence), 1.0);
+    assert!(value("inversion", &evidence) > 0.9);
+    assert!(value("inversion_of_random", &evidence) > 1.4);
+    assert_eq!(value("decile:10:4", &evidence), 0.0);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::analysis::{Analysis, Distribution};
 pub(super) fn check(name: &str, analysis: &Analysis) -> Result<(), String> {
     let of_latencies = [
         "decile",
+        "service_decile",
         "small_in_slowest",
         "inversion",
         "inversion_random",

@@ -134,6 +134,34 @@ fn capacity_of_another_server_is_measured_for_a_share_of_it() {
 }
 
 #[test]
+fn knees_come_after_capacities_and_before_the_shares_of_them() {
+    let study = study(
+        "s",
+        "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"110% of worst knee\"]\nrepeats = 1\norder = \"points\"\n[scale.quick]\nrepeats = 1",
+    );
+    let plan = Plan::new(std::slice::from_ref(&study), &["headway".to_owned()]);
+    assert_eq!(
+        lines(&plan),
+        [
+            "headway capacity 1",
+            "nginx capacity 1",
+            "headway knee 1",
+            "nginx knee 1",
+            "headway 110 % of the worst knee 1"
+        ]
+    );
+    // A point that asks for the knee itself is the same search.
+    let text = "environment = \"plain\"\nservers = [\"headway\"]\npoints = [\"knee\", \"80% of knee\"]\nrepeats = 1\n[scale.quick]\nrepeats = 1";
+    let plan = Plan::new(&[self::study("t", text)], &[]);
+    let expected = [
+        "headway capacity 1",
+        "headway knee 1",
+        "headway 80 % of its knee 1",
+    ];
+    assert_eq!(lines(&plan), expected);
+}
+
+#[test]
 fn own_capacity_is_measured_when_a_table_or_claim_refers_to_it() {
     let measure = "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of nginx\"]\nrepeats = 1";
     let table = "[[table]]\ntitle = \"t\"\ncolumns = [\"capacity\"]\n[[table.ours]]\nrow = \"{server}\"\neach = [\"headway\"]\ncell = \"rate_rps(m, {server}, {column})\"";
@@ -160,7 +188,7 @@ fn fault_is_last_when_a_server_has_other_points() {
 fn rate_is_a_share_of_the_right_capacity_when_others_are_named() {
     let study = study(
         "s",
-        "environment = \"plain\"\nservers = [\"headway\", \"nginx\", \"h2o\"]\npoints = [\"capacity\", \"50%\", \"50% of nginx\", \"50% of best-peer\", \"50% of best\", \"50% of slowest\", \"70/s\"]",
+        "environment = \"plain\"\nservers = [\"headway\", \"nginx\", \"h2o\"]\npoints = [\"capacity\", \"50%\", \"50% of nginx\", \"50% of best-peer\", \"50% of best\", \"50% of slowest\", \"70/s\", \"knee\", \"110% of worst knee\", \"50% of best knee\", \"50% of best-peer knee\", \"50% of nginx knee\", \"50% of knee\"]",
     );
     let capacity = |server: &ServerChoice| match server.kind.name() {
         "headway" => Ok(1000.0),
@@ -180,6 +208,13 @@ fn rate_is_a_share_of_the_right_capacity_when_others_are_named() {
     assert_eq!(rate("50% of best", "nginx"), Ok(Some(500.0)));
     assert_eq!(rate("50% of slowest", "headway"), Ok(Some(300.0)));
     assert_eq!(rate("70/s", "headway"), Ok(Some(70.0)));
+    // The same lookup gives knees where the share is of one.
+    assert_eq!(rate("knee", "headway"), Ok(None));
+    assert_eq!(rate("110% of worst knee", "headway"), Ok(Some(660.0)));
+    assert_eq!(rate("50% of best knee", "nginx"), Ok(Some(500.0)));
+    assert_eq!(rate("50% of best-peer knee", "headway"), Ok(Some(300.0)));
+    assert_eq!(rate("50% of nginx knee", "headway"), Ok(Some(300.0)));
+    assert_eq!(rate("50% of knee", "headway"), Ok(Some(500.0)));
     let passed_over = |point: &str| of(point, "headway").unwrap().without;
     assert_eq!(passed_over("50% of best-peer"), ["h2o is not installed"]);
     assert!(passed_over("50% of nginx").is_empty());

@@ -16,11 +16,17 @@ use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
 use crate::study::scaled::{Scale, Scaled};
-use crate::study::spec::{Environment, Files, Observer, Probe, ServerChoice, StudyFault, Workload};
+use crate::study::spec::{
+    Environment, Files, Knee, Observer, Probe, ServerChoice, StudyFault, Workload,
+};
 use crate::study::workspace::lab_spec;
 
 /// The longest that a point or its warm-up may be.
 const LENGTH_MAX_S: f64 = 86_400.0;
+
+/// The mean latency up to which a server keeps up, if its measure does not say it: far above what a
+/// disk takes for one file, far below what a queue that grows has after seconds.
+const KNEE_MEAN_S: f64 = 0.050;
 
 /// Two files and a scale, in which names are looked up.
 pub(super) struct Resolver<'a> {
@@ -65,6 +71,7 @@ impl Resolver<'_> {
             order,
             fault: self.fault(written, &span)?,
             probe: self.probe(written, &span)?,
+            knee: self.knee(written, &span)?,
             repeats: repeats.map_or(usual.repeats, |repeats| *repeats.at(self.scale)),
             open: length(usual.open),
             closed: length(usual.closed),
@@ -235,6 +242,10 @@ impl Resolver<'_> {
             model.parse::<crate::disk::Model>().map_err(wrong)?;
         }
         let link_bits = self.bits_per_s(written.link.as_ref(), &wrong)?;
+        let client_link_bits = self.bits_per_s(written.client_link.as_ref(), &wrong)?;
+        if client_link_bits.is_some() && link_bits.is_none() {
+            return Err(wrong("a client-link needs a link".to_owned()));
+        }
         let listen_queue = written
             .listen_queue
             .as_ref()
@@ -255,6 +266,7 @@ impl Resolver<'_> {
             filesystem,
             memory_bytes: self.size(written.memory.as_ref(), &wrong)?,
             link_bits,
+            client_link_bits,
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
             fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
             listen_queue,
@@ -323,6 +335,7 @@ impl Resolver<'_> {
             filesystem: own.filesystem.or(base.filesystem),
             memory: own.memory.or(base.memory),
             link: own.link.or(base.link),
+            client_link: own.client_link.or(base.client_link),
             cpu: own.cpu.or(base.cpu),
             fill: own.fill.or(base.fill),
             listen_queue: own.listen_queue.or(base.listen_queue),
@@ -416,6 +429,17 @@ impl Resolver<'_> {
             at_s: self.time(Some(&written.at), &wrong)?.unwrap_or(0.0),
             for_s: self.time(Some(&written.length), &wrong)?.unwrap_or(0.0),
         }))
+    }
+
+    fn knee(&self, measure: &file::MeasureTable, span: &Range<usize>) -> Result<Knee, StudyError> {
+        let wrong = |why: String| self.texts.error(span.clone(), format!("knee-mean: {why}"));
+        let mean_s = self.time(measure.knee_mean.as_ref(), &wrong)?;
+        match mean_s.unwrap_or(KNEE_MEAN_S) {
+            mean_s if mean_s > 0.0 => Ok(Knee {
+                mean_ms: mean_s * 1e3,
+            }),
+            _ => Err(wrong("it is above 0".to_owned())),
+        }
     }
 
     fn probe(
