@@ -270,7 +270,8 @@ impl Lookup {
 
     /// Stores what a helper found, unless it was asked about an earlier `version` of the root. An answer
     /// that only confirms the cached one keeps the entry and its cached responses, unless they are gone
-    /// and the file is closed. So does a file system that fails, as long as the entry may be stale.
+    /// and the file is closed. So does a file system that fails, as long as the entry may be stale and
+    /// there was something: 404 would say of a file which has come that it is not there.
     pub fn store(
         &mut self,
         (root, version): (RootId, u32),
@@ -291,7 +292,8 @@ impl Lookup {
                 entry.confirm(AbsentSiblings::Probe, now_ms);
                 return entry.clone();
             }
-            if !answer.cacheable() && self.ages.allow_stale(entry, now_ms) {
+            let was_there = !matches!(entry.answer, Answer::Failed(_));
+            if !answer.cacheable() && was_there && self.ages.allow_stale(entry, now_ms) {
                 return entry.clone();
             }
         }

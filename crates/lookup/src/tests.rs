@@ -67,7 +67,7 @@ impl Fixture {
         let found = self.lookup.find(RootId(0), PATH, context)?;
         assert!(matches!(
             found.entry.answer,
-            Answer::Failed(Failure::NotFound)
+            Answer::Failed(Failure::NotFound) | Answer::Directory
         ));
         Some(found.refresh)
     }
@@ -126,11 +126,23 @@ fn every_use_waits_for_the_check_when_nothing_may_be_stale() {
 #[test]
 fn entry_stays_when_its_check_fails_and_goes_when_it_is_too_old() {
     let mut fixture = Fixture::new(AGES);
+    let key = (RootId(0), 0);
+    fixture.lookup.store(key, PATH, Answer::Directory, 0);
     fixture.find(900);
     fixture.store(Failure::Io, 1200);
     assert_eq!(fixture.find(1300), Some(true), "still to be checked");
     fixture.store(Failure::Io, 6000);
     assert_eq!(fixture.find(6100), None);
+}
+
+#[test]
+fn absence_is_forgotten_when_its_check_fails() {
+    for failure in [Failure::Io, Failure::Exhausted] {
+        let mut fixture = Fixture::new(AGES);
+        fixture.find(900);
+        fixture.store(failure, 1200);
+        assert_eq!(fixture.find(1300), None, "{failure:?}");
+    }
 }
 
 /// Needs: a file system that writes access times

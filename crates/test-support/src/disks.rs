@@ -148,6 +148,19 @@ impl Disk {
         image.set_len(0).unwrap();
     }
 
+    /// All its bytes, for [`Disk::mend`].
+    pub fn image(&self) -> Vec<u8> {
+        fs::read(&self.image).unwrap()
+    }
+
+    /// Makes a broken disk whole again. It must be mounted read-only.
+    pub fn mend(&self, image: &[u8]) {
+        use std::os::unix::fs::FileExt;
+        let file = fs::File::options().write(true).open(&self.image).unwrap();
+        // From its beginning: reads fail until their part is there, and never find a hole.
+        file.write_all_at(image, 0).unwrap();
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.mount.as_ref().expect("mounted").path()
