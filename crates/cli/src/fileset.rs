@@ -43,6 +43,7 @@ Examples:
   headway fileset create /srv/set --connections 400
   headway fileset create /srv/set --size 500MB --profile specweb96
   headway fileset create /srv/set --file-size 10kB --count 1000
+  headway fileset create /srv/set --profile many-files --count 300000
   headway fileset create /srv/set --log /var/log/nginx/access.log
   zcat access.log.*.gz | headway fileset create /srv/set --log -
 
@@ -52,6 +53,8 @@ Profiles:
   specweb99-dynamic  specweb99, with the files of the dynamic application (headway-lab)
   specweb96          the files of specweb99, all directories requested equally often
   uniform            --count files of --file-size bytes, requested equally often
+  many-files         --count files of 512 bytes to 16 KiB, 100 in a directory; the file of rank n is
+                     requested 1/n as often as the first
   from-log           the files in --log, with their sizes and popularity
 
 The directory must be new or empty. Run an interrupted command again to continue it; existing files
@@ -93,14 +96,14 @@ struct Create {
     /// As large as SPECweb99 demands for N connections: 122 + 3.22 N MB
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole_number)]
     connections: Option<u64>,
-    /// specweb99, specweb99-dynamic, specweb96, uniform or from-log [default: the profile of the
-    /// other options, else specweb99]
+    /// specweb99, specweb99-dynamic, specweb96, uniform, many-files or from-log [default: the
+    /// profile of the other options, else specweb99]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Profile>,
     /// Size of each file (uniform)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     file_size: Option<Amount>,
-    /// Number of files (uniform)
+    /// Number of files (uniform, many-files)
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole_number)]
     count: Option<u64>,
     /// An access log in common or combined format; - is standard input (from-log)
@@ -276,6 +279,10 @@ impl Create {
                 }
                 Shape::uniform(count, size.0)
             }
+            Profile::ManyFiles => Shape::many_files(
+                self.count
+                    .ok_or_else(|| usage_error("a set of many-files needs --count"))?,
+            ),
             Profile::FromLog => return self.site().map(|(shape, seen)| (shape, Some(seen))),
         };
         match shape {
@@ -300,13 +307,13 @@ impl Create {
 
     /// An option that the profile would ignore is a usage error.
     fn check_options(&self, profile: Profile) -> Result<(), Failure> {
-        use Profile::{FromLog, SpecWeb96, SpecWeb99, SpecWeb99Dynamic, Uniform};
+        use Profile::{FromLog, ManyFiles, SpecWeb96, SpecWeb99, SpecWeb99Dynamic, Uniform};
         let specweb = [SpecWeb99, SpecWeb99Dynamic, SpecWeb96];
         let options = [
             ("--size", self.size.is_some(), &specweb[..]),
             ("--connections", self.connections.is_some(), &specweb),
             ("--file-size", self.file_size.is_some(), &[Uniform]),
-            ("--count", self.count.is_some(), &[Uniform]),
+            ("--count", self.count.is_some(), &[Uniform, ManyFiles]),
             ("--log", self.log.is_some(), &[FromLog]),
         ];
         for (option, given, profiles) in options {

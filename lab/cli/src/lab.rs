@@ -21,6 +21,7 @@ mod disk;
 mod fill;
 mod show;
 mod up;
+mod write;
 
 /// The name of a lab unless one is given.
 const USUAL_NAME: &str = "lab";
@@ -32,6 +33,7 @@ pub enum Action {
     Fill(fill::Arguments),
     Exec(Exec),
     Disk(disk::Arguments),
+    Write(write::Arguments),
     /// Empty the caches of a lab's disk and the memory of its server.
     Cool(Name),
     Status(show::Arguments),
@@ -114,6 +116,7 @@ pub fn run(action: &Action) -> Result<ExitCode, Failure> {
         Action::Up(up) => up.run(),
         Action::Fill(fill) => fill.run(),
         Action::Disk(disk) => disk.run(),
+        Action::Write(write) => write.run(),
         Action::DiskProcess { folder } => Ok(::headway_lab::disk::process_main(folder)?),
         Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.drop_caches()?)),
         Action::Status(status) => status.run(),

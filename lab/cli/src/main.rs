@@ -30,7 +30,7 @@ const PROGRAM: Program = Program {
         Group {
             name: "Lab",
             commands: &[
-                "up", "fill", "exec", "disk", "cool", "status", "down", "check",
+                "up", "fill", "exec", "disk", "write", "cool", "status", "down", "check",
             ],
         },
         Group {

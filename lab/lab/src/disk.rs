@@ -33,6 +33,7 @@ mod faults;
 mod kernel;
 mod backing;
 mod model;
+mod layers;
 mod layout;
 mod process;
 mod image;
@@ -43,10 +44,11 @@ mod undo;
 pub use process::process_main;
 pub use spec::{
     DiskSpec, DiskStatistics, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
-    Queue, Spindle,
+    Queue, Spindle, Upper,
 };
 
 use control::{Answer, DiskCommand};
+use layers::Purpose;
 use layout::DiskLayout;
 
 /// The longest a disk process that works takes for an answer: it may have to write a mebibyte
@@ -316,16 +318,16 @@ impl Disk {
         }
     }
 
-    /// Drops all caches of the disk: unmounts and mounts again, read-only; for remote files, makes the
-    /// kernel forget them. No page, inode or dentry of it is cached then. The disk does this
-    /// without delays, whatever its settings, and does not count it.
+    /// Drops all caches of the disk: unmounts and mounts again, read-only unless it is writable; for
+    /// remote files, makes the kernel forget them. No page, inode or dentry of it is cached then. The
+    /// disk does this without delays, whatever its settings, and does not count it.
     ///
     /// # Errors
     /// [`DiskError::Busy`] when a file on it is still open: stop the server first.
     /// [`DiskError::Shared`] when another mount name space has a copy of the mount. The file system
     /// is then as it was.
     pub fn drop_caches(&self) -> Result<(), DiskError> {
-        self.mount_again(true)
+        self.mount_again(Purpose::Serving)
     }
 
     /// As [`Disk::drop_caches`], but files can be written again.
@@ -333,7 +335,19 @@ impl Disk {
     /// # Errors
     /// As [`Disk::drop_caches`].
     pub fn make_writable(&self) -> Result<(), DiskError> {
-        self.mount_again(false)
+        self.mount_again(Purpose::Filling)
+    }
+
+    /// With an overlay, gives the files on the disk to another user than a server's, as those of a
+    /// container's image often are.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn give_away(&self) -> Result<(), DiskError> {
+        match self.spec.overlay {
+            Some(_) => layers::give_away(&self.layout),
+            None => Ok(()),
+        }
     }
 
     /// Removes the disk with everything on it.
@@ -359,26 +373,25 @@ impl Disk {
         undo::undo(&layout, None)
     }
 
-    fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
+    fn mount_again(&self, purpose: Purpose) -> Result<(), DiskError> {
         self.send(&DiskCommand::Maintenance(true))?;
         let mounted = match &self.device {
-            Some(device) => self.mount_device_again(device, read_only),
-            None => self.forget_remote(read_only),
+            Some(device) => self.mount_device_again(device, purpose),
+            None => self.forget_remote(purpose == Purpose::Serving && !self.spec.writable),
         };
         let back = self.send(&DiskCommand::Maintenance(false));
         mounted.and(back.map(drop))
     }
 
-    fn mount_device_again(&self, device: &Path, read_only: bool) -> Result<(), DiskError> {
+    fn mount_device_again(&self, device: &Path, purpose: Purpose) -> Result<(), DiskError> {
         let path = &self.layout.files;
-        let mount =
-            |read_only| kernel::mount_files(device, &self.layout, self.spec.filesystem, read_only);
+        let mount = |purpose| layers::mount_all(device, &self.layout, &self.spec, purpose);
         self.unmount()?;
         if kernel::wait_until(COMMAND_TIMEOUT, || kernel::is_free(device)) {
-            return mount(read_only);
+            return mount(purpose);
         }
         // It is one file system with the copy, and the kernel mounts it only as that is.
-        mount(true).or_else(|_| mount(false))?;
+        mount(Purpose::Serving).or_else(|_| mount(Purpose::Filling))?;
         Err(DiskError::Shared {
             path: path.clone(),
             holders: kernel::holders(path),
@@ -411,7 +424,13 @@ impl Disk {
     }
 
     fn unmount(&self) -> Result<(), DiskError> {
-        let path = &self.layout.files;
+        let paths = self.layout.mount_points();
+        paths
+            .into_iter()
+            .try_for_each(|path| self.unmount_all(path))
+    }
+
+    fn unmount_all(&self, path: &Path) -> Result<(), DiskError> {
         while kernel::mounts_on(path) > 0 {
             // Readers of /proc hold a file for an instant.
             let mut result = kernel::unmount_once(path);
@@ -424,7 +443,7 @@ impl Disk {
             if let Err(cause) = result {
                 return Err(match cause.kind() {
                     io::ErrorKind::ResourceBusy => DiskError::Busy {
-                        path: path.clone(),
+                        path: path.to_owned(),
                         holders: kernel::holders(path),
                     },
                     _ => DiskError::io("unmounting the disk", path, cause),
@@ -501,7 +520,7 @@ fn make(
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
     send(DiskCommand::Probe(false))?;
     send(DiskCommand::ReadOverhead(read_overhead_ns))?;
-    kernel::mount_files(&device, layout, spec.filesystem, false)?;
+    layers::mount_all(&device, layout, spec, Purpose::Filling)?;
     Ok(Some(device))
 }
 

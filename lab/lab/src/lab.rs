@@ -180,6 +180,20 @@ impl Lab {
         command
     }
 
+    /// Moves the calling process into the lab's memory, on the CPUs of the client: it competes with
+    /// the server for memory and the disk, and not for CPUs.
+    ///
+    /// # Errors
+    /// `NoPart` where the machine has no memory controller.
+    pub fn join_memory(&self) -> Result<(), LabError> {
+        let group = self.memory_group().ok_or_else(|| LabError::NoPart {
+            name: self.directory.name.clone(),
+            part: "memory group",
+        })?;
+        group.join()?;
+        cpu::pin(&self.state.spec.client_cpus)
+    }
+
     /// Moves the calling process into the lab; with threads, only the calling one changes its
     /// network and CPUs.
     pub fn join(&self, side: Side) -> Result<(), LabError> {
@@ -249,10 +263,12 @@ impl Lab {
         disk.make_writable().map_err(LabError::from)?;
         disk.order(Order::Fast).map_err(LabError::from)?;
         let done = put(disk.mount_point());
+        let given = disk.give_away().map_err(LabError::from);
         // Cold while it is fast: unmounting writes back what is dirty.
         let cooled = self.cool_parts();
         disk.order(Order::Model).map_err(LabError::from)?;
         let done = done?;
+        given?;
         cooled?;
         Ok(done)
     }

@@ -31,6 +31,7 @@ pub mod servers;
 mod siblings;
 pub mod study;
 mod tool;
+pub mod writers;
 mod error;
 
 pub use cpu::{QuotaStatus, allowed as allowed_cpus, usual_split};

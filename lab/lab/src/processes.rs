@@ -28,7 +28,7 @@ pub(crate) fn with_command_lines(processes: &[u32]) -> String {
 }
 
 /// Programs with which labs are made. None of them runs for long.
-const TOOLS: [&str; 6] = ["ip", "tc", "unshare", "losetup", "mount", "mkfs."];
+const TOOLS: [&str; 7] = ["ip", "tc", "unshare", "losetup", "mount", "mkfs.", "chown"];
 
 /// Programs for making labs that are at work on one of these names: of a maker that was killed,
 /// they outlive it and would still make their thing.

@@ -334,6 +334,7 @@ pub(super) fn write(root: &Path, shape: &Shape, seed: u64, complete: bool) -> io
         Shape::Uniform { count, file_bytes } => {
             (numbers.count, numbers.file_bytes) = (Some(*count), Some(*file_bytes));
         }
+        Shape::ManyFiles { count } => numbers.count = Some(*count),
         Shape::Site(site) => {
             let list = site.to_list();
             numbers.list_checksum = Some(hexadecimal(checksum::of(list.as_bytes())));
@@ -441,6 +442,9 @@ fn shape_of(numbers: &Numbers, root: &Path) -> Result<Shape, ManifestError> {
                 .file_bytes
                 .ok_or_else(|| malformed("it has no `file_bytes`".to_owned()))?,
         },
+        Profile::ManyFiles => Shape::ManyFiles {
+            count: needed(numbers.count, "count")?,
+        },
         Profile::FromLog => Shape::Site(read_list(root, numbers.list_checksum.as_deref())?),
     };
     shape
@@ -474,6 +478,7 @@ fn parameters_checksum(shape: &Shape, seed: u64) -> String {
             format!("directories {directories}")
         }
         Shape::Uniform { count, file_bytes } => format!("count {count} file_bytes {file_bytes}"),
+        Shape::ManyFiles { count } => format!("count {count}"),
         Shape::Site(site) => hexadecimal(checksum::of(site.to_list().as_bytes())),
     };
     let profile = shape.profile();

@@ -5,11 +5,13 @@
 //! can be inspected before it is created. SPECweb99's shape is Table 1.1 of Ruan's dissertation
 //! (2005): a directory holds 4 classes of 9 files, and directory n has the weight 1/n. SPECweb96's
 //! is its public workload description: the same classes and sizes, and a Poisson distribution
-//! within each class. All weights are whole numbers, so floating point cannot change a request
+//! within each class. Many small files are like the thumbnails or cached pages of a large site. All weights are whole numbers, so floating point cannot change a request
 //! stream.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
+
+use headway_base::random::mixed;
 
 use super::site::SiteFiles;
 
@@ -32,6 +34,17 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Files in one directory of a uniform set: few enough that a lookup stays cheap on any file
 /// system.
 const UNIFORM_PER_DIRECTORY: u32 = 1000;
+
+/// Files in one directory of a set of many files.
+const MANY_PER_DIRECTORY: u32 = 100;
+
+/// The smallest of many files, and how often a size is doubled up to the largest.
+const MANY_BYTES_MIN: u64 = 512;
+const MANY_DOUBLINGS: u64 = 5;
+
+/// A prime above [`FILES_MAX`]: multiples of it, modulo the number of files, are every file once. So
+/// the popular ones of many files are in all directories.
+const MANY_RANK_STEP: u64 = (1 << 31) - 1;
 
 /// Shares of the four classes, in percent (Table 1.1).
 pub(super) const CLASS_WEIGHTS: [u64; 4] = [35, 50, 14, 1];
@@ -62,6 +75,8 @@ pub enum Profile {
     SpecWeb96,
     /// Files of one size, all alike.
     Uniform,
+    /// Small files of many sizes, 100 in a directory, their popularity by Zipf's law.
+    ManyFiles,
     /// The files and the popularity that an access log shows.
     FromLog,
 }
@@ -90,6 +105,11 @@ pub enum Shape {
         count: u32,
         /// The size of each.
         file_bytes: u64,
+    },
+    /// Files of 512 bytes to 16 KiB; each doubling of the size has as many files.
+    ManyFiles {
+        /// Number of files.
+        count: u32,
     },
     /// What an access log showed.
     Site(SiteFiles),
@@ -148,6 +168,12 @@ impl Shape {
         .checked()
     }
 
+    /// `count` small files of many sizes.
+    pub fn many_files(count: u64) -> Result<Shape, ShapeError> {
+        let count = u32::try_from(count).map_err(|_| ShapeError::TooMany { files: count })?;
+        Shape::ManyFiles { count }.checked()
+    }
+
     /// The shape itself, if it has a file, not too many files, and a size that can be represented.
     pub fn checked(self) -> Result<Shape, ShapeError> {
         let files = match &self {
@@ -156,7 +182,7 @@ impl Shape {
             | Shape::SpecWeb96 { directories } => {
                 u64::from(*directories) * u64::from(FILES_PER_DIRECTORY)
             }
-            Shape::Uniform { count, .. } => u64::from(*count),
+            Shape::Uniform { count, .. } | Shape::ManyFiles { count } => u64::from(*count),
             Shape::Site(site) => site.files().len() as u64,
         };
         if files == 0 {
@@ -180,6 +206,7 @@ impl Shape {
             Shape::SpecWeb99Dynamic { .. } => Profile::SpecWeb99Dynamic,
             Shape::SpecWeb96 { .. } => Profile::SpecWeb96,
             Shape::Uniform { .. } => Profile::Uniform,
+            Shape::ManyFiles { .. } => Profile::ManyFiles,
             Shape::Site(_) => Profile::FromLog,
         }
     }
@@ -190,7 +217,7 @@ impl Shape {
             Shape::SpecWeb99 { directories }
             | Shape::SpecWeb99Dynamic { directories }
             | Shape::SpecWeb96 { directories } => directories * FILES_PER_DIRECTORY,
-            Shape::Uniform { count, .. } => *count,
+            Shape::Uniform { count, .. } | Shape::ManyFiles { count } => *count,
             Shape::Site(site) => site.files().len() as u32,
         }
     }
@@ -203,6 +230,7 @@ impl Shape {
                 specweb_size(file % FILES_PER_DIRECTORY)
             }
             Shape::Uniform { file_bytes, .. } => *file_bytes,
+            Shape::ManyFiles { .. } => many_size(file),
             Shape::Site(site) => site.files()[file as usize].size_bytes,
         }
     }
@@ -213,7 +241,7 @@ impl Shape {
             Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 (file % FILES_PER_DIRECTORY / 9) as u8
             }
-            Shape::Uniform { .. } | Shape::Site(_) => NO_CLASS,
+            Shape::Uniform { .. } | Shape::ManyFiles { .. } | Shape::Site(_) => NO_CLASS,
         }
     }
 
@@ -223,11 +251,13 @@ impl Shape {
         let (class_weight, number) = (CLASS_WEIGHTS[class as usize], (file % 9) as usize);
         match self {
             Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } => {
-                let rank = u64::from(directory) + 1;
-                class_weight * FILE_WEIGHTS_99[number] * ((DIRECTORY_WEIGHT + rank / 2) / rank)
+                class_weight * FILE_WEIGHTS_99[number] * zipf_weight(u64::from(directory))
             }
             Shape::SpecWeb96 { .. } => class_weight * FILE_WEIGHTS_96[number],
             Shape::Uniform { .. } => 1,
+            Shape::ManyFiles { count } => {
+                zipf_weight(u64::from(file) * MANY_RANK_STEP % u64::from(*count))
+            }
             Shape::Site(site) => site.files()[file as usize].requests,
         }
     }
@@ -249,6 +279,12 @@ impl Shape {
                 "/dir{:05}/file{:03}",
                 file / UNIFORM_PER_DIRECTORY,
                 file % UNIFORM_PER_DIRECTORY
+            ),
+            Shape::ManyFiles { .. } => write!(
+                path,
+                "/dir{:05}/file{:02}",
+                file / MANY_PER_DIRECTORY,
+                file % MANY_PER_DIRECTORY
             ),
             Shape::Site(site) => path.write_str(&site.files()[file as usize].path),
         };
@@ -288,6 +324,7 @@ impl Shape {
             | Shape::SpecWeb99Dynamic { directories }
             | Shape::SpecWeb96 { directories } => u64::from(*directories),
             Shape::Uniform { count, .. } => u64::from(count.div_ceil(UNIFORM_PER_DIRECTORY)),
+            Shape::ManyFiles { count } => u64::from(count.div_ceil(MANY_PER_DIRECTORY)),
             Shape::Site(site) => site.directories(),
         }
     }
@@ -305,7 +342,7 @@ impl Shape {
             Shape::SpecWeb99 { .. } => Some(Shape::SpecWeb99 { directories }),
             Shape::SpecWeb99Dynamic { .. } => Some(Shape::SpecWeb99Dynamic { directories }),
             Shape::SpecWeb96 { .. } => Some(Shape::SpecWeb96 { directories }),
-            Shape::Uniform { .. } | Shape::Site(_) => None,
+            Shape::Uniform { .. } | Shape::ManyFiles { .. } | Shape::Site(_) => None,
         }
     }
 
@@ -324,6 +361,9 @@ impl Shape {
             Shape::Uniform { count, file_bytes } => {
                 u128::from(of(*file_bytes)) * u128::from(*count)
             }
+            Shape::ManyFiles { count } => (0..*count)
+                .map(|file| u128::from(of(many_size(file))))
+                .sum(),
             Shape::Site(site) => site
                 .files()
                 .iter()
@@ -372,11 +412,25 @@ fn specweb_size(file: u32) -> u64 {
     1024 * number * 10_u64.pow(class) / 10
 }
 
-const PROFILES: [(Profile, &str); 5] = [
+/// The weight of the `above` + first of many by Zipf's law.
+fn zipf_weight(above: u64) -> u64 {
+    let rank = above + 1;
+    (DIRECTORY_WEIGHT + rank / 2) / rank
+}
+
+/// The length of one of many files.
+fn many_size(file: u32) -> u64 {
+    let number = mixed(u64::from(file));
+    let least = MANY_BYTES_MIN << (number % MANY_DOUBLINGS);
+    least + (number >> 8) % least
+}
+
+const PROFILES: [(Profile, &str); 6] = [
     (Profile::SpecWeb99, "specweb99"),
     (Profile::SpecWeb99Dynamic, "specweb99-dynamic"),
     (Profile::SpecWeb96, "specweb96"),
     (Profile::Uniform, "uniform"),
+    (Profile::ManyFiles, "many-files"),
     (Profile::FromLog, "from-log"),
 ];
 
@@ -397,7 +451,7 @@ impl FromStr for Profile {
             .map(|(profile, _)| *profile)
             .ok_or_else(|| {
                 format!(
-                    "`{text}` is not a profile: specweb99, specweb99-dynamic, specweb96, uniform or from-log"
+                    "`{text}` is not a profile: specweb99, specweb99-dynamic, specweb96, uniform, many-files or from-log"
                 )
             })
     }
@@ -462,6 +516,30 @@ mod tests {
         }
         let alike = Shape::SpecWeb96 { directories: 600 };
         assert!((share(&alike, |file| file / 36 == 599) - 1.0 / 600.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn many_files_have_100_in_a_directory_and_popular_ones_in_all() {
+        let shape = Shape::many_files(30_000).unwrap();
+        assert_eq!((shape.files(), shape.directories()), (30_000, 300));
+        let mut path = String::new();
+        shape.write_path(29_999, &mut path);
+        assert_eq!(path, "/dir00299/file99");
+        let sizes = 0..shape.files();
+        assert!(
+            sizes
+                .clone()
+                .all(|file| (512..16_384).contains(&shape.size(file)))
+        );
+        let small = sizes.filter(|&file| shape.size(file) < 1024).count();
+        assert!((5_500..6_500).contains(&small), "a fifth, not {small}");
+        // Each rank once: the harmonic number of 30,000 is 10.886.
+        let first = share(&shape, |file| shape.weight(file) == DIRECTORY_WEIGHT);
+        assert!((first - 1.0 / 10.886).abs() < 1e-4, "{first}");
+        let popular = |file: &u32| shape.weight(*file) > DIRECTORY_WEIGHT / 1000;
+        let directories = (0..shape.files()).filter(popular).map(|file| file / 100);
+        let directories: std::collections::BTreeSet<u32> = directories.collect();
+        assert!(directories.len() > 200, "{}", directories.len());
     }
 
     #[test]

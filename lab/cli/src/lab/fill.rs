@@ -17,6 +17,7 @@ use crate::signals;
 const EXAMPLES: &str = "\
 Examples:
   headway-lab fill --fileset 1.5GB             a SPECweb99 file set in the disk's directory `set`
+  headway-lab fill --many-files 300000         300,000 small files there
   headway-lab fill quick -- cp -r /srv/www .   run a command in the top directory of the disk
 
 The disk has no delays while it is filled. Afterwards nothing of it is cached, and it has the \
@@ -32,38 +33,59 @@ Exit codes: 0 success, 1 failure, 2 usage error.";
 pub struct Arguments {
     #[command(flatten)]
     name: Name,
-    /// Create a SPECweb99 file set of SIZE
-    #[arg(
-        long,
-        value_name = "SIZE",
-        required_unless_present = "command",
-        conflicts_with = "command"
-    )]
-    fileset: Option<Amount>,
+    #[command(flatten)]
+    files: Files,
     /// A command that writes files into its working directory, after `--`
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["fileset", "many_files"])]
     command: Vec<OsString>,
+}
+
+/// Which files are made.
+#[derive(Debug, clap::Args)]
+pub struct Files {
+    /// Create a SPECweb99 file set of SIZE in the directory `set` of the disk
+    #[arg(long, value_name = "SIZE")]
+    fileset: Option<Amount>,
+    /// Create N files of 512 bytes to 16 KiB there, 100 in a directory
+    #[arg(long, value_name = "N", conflicts_with = "fileset")]
+    many_files: Option<u64>,
+}
+
+impl Files {
+    /// The set that was asked for, if one was.
+    pub fn shape(&self) -> Result<Option<Shape>, Failure> {
+        let shape = match (self.fileset, self.many_files) {
+            (Some(size), _) => Shape::specweb99(size.0),
+            (None, Some(count)) => Shape::many_files(count),
+            (None, None) => return Ok(None),
+        };
+        shape
+            .map(Some)
+            .map_err(|error| Failure::Usage(error.to_string()))
+    }
 }
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        if self.fileset.is_some() {
+        let shape = self.files.shape()?;
+        if shape.is_some() {
             ::headway_lab::require_headway()?;
+        } else if self.command.is_empty() {
+            let why = "give --fileset SIZE, --many-files N or -- COMMAND";
+            return Err(Failure::Usage(why.into()));
         }
         let lab = open(&self.name.name)?;
         // After an interrupt the disk still gets its delays back. The terminal interrupts the
         // command itself; a second Ctrl-C does not wait for it.
         let interrupted = signals::caught_once(signals::STOP_OR_HANGUP)?;
-        lab.load(
-            |directory| match (&self.fileset, self.command.split_first()) {
-                (Some(size), _) => {
-                    let set = directory.join("set");
-                    fileset(&set, size.0, &interrupted, &mut |line| print_line(line))
-                }
-                (None, Some((program, rest))) => command(directory, program, rest),
-                (None, None) => Err(Failure::Usage("give --fileset SIZE or -- COMMAND".into())),
-            },
-        )?;
+        lab.load(|directory| match (&shape, self.command.split_first()) {
+            (Some(shape), _) => {
+                let set = directory.join("set");
+                fileset(&set, shape, &interrupted, &mut |line| print_line(line))
+            }
+            (None, Some((program, rest))) => command(directory, program, rest),
+            (None, None) => Ok(()),
+        })?;
         match interrupted.load(Ordering::Relaxed) {
             true => Err(anyhow::anyhow!(
                 "interrupted; the disk keeps what is on it, and has its model's delays"
@@ -77,18 +99,26 @@ impl Arguments {
 /// Interval between checks of the process that writes the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a
-/// terminal does not reach it.
+/// A file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a terminal
+/// does not reach it. At a terminal it shows its progress.
 pub fn fileset(
     directory: &Path,
-    bytes: u64,
+    shape: &Shape,
     interrupted: &AtomicBool,
     print_line: &mut dyn FnMut(&str),
 ) -> Result<(), Failure> {
-    let shape = Shape::specweb99(bytes).map_err(|error| Failure::Usage(error.to_string()))?;
+    let (option, number) = match shape {
+        Shape::ManyFiles { count } => ("--count", u64::from(*count)),
+        other => ("--size", other.page_bytes()),
+    };
     let mut maker = Command::new(::headway_lab::headway())
-        .args(["fileset", "create", "--quiet", "--threads", "1", "--size"])
-        .arg(bytes.to_string())
+        .args([
+            "fileset",
+            "create",
+            "--profile",
+            &shape.profile().to_string(),
+        ])
+        .args([option, &number.to_string()])
         .arg(directory)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

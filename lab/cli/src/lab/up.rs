@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::headway_lab::disk::{DiskSpec, Filesystem, Model};
+use ::headway_lab::disk::{DiskSpec, Filesystem, Model, Upper};
 use ::headway_lab::{Lab, LabError, LabSpec, LinkSpec};
 use anyhow::Context;
 use headway_load::cli_types::{Bandwidth, Cpus};
-use headway_load::fileset::Amount;
+use headway_load::fileset::{Amount, Shape};
 
 use super::{Failure, failure, fill, print_line};
 use crate::signals;
@@ -24,8 +24,8 @@ Examples:
                                                     sixteen clients with a link of their own
   headway-lab up old --cpu-share 0.25               a CPU quota of a quarter of a CPU
   headway-lab up mine --disk my-disk.toml           model, size, seed and faults from a file
-  headway-lab up nfs --filesystem remote --disk network-2ms
-                                                    files on a server, 2 ms for each round trip
+  headway-lab up nfs --filesystem remote            files on a server, a round trip for each open
+  headway-lab up image --overlay tmpfs              files in an image, as in a container
 
 A part that is `none` is not emulated. The server's address and the directory of the disk are \
 printed.
@@ -51,6 +51,14 @@ pub struct Arguments {
     /// Remote files are on a server, as with NFS: the disk's model is the time of each round trip.
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     filesystem: Option<Filesystem>,
+    /// Mount the file system for writing and with relatime, not read-only
+    #[arg(long, hide_short_help = true)]
+    writable: bool,
+    /// Mount an overlay over the disk, its upper layer on the disk or in memory: disk or tmpfs
+    ///
+    /// The files of the lower layer belong to another user than the server, as in a container.
+    #[arg(long, value_name = "UPPER", hide_short_help = true)]
+    overlay: Option<Upper>,
     /// Seed of the random part of the disk's delays [default: 0]
     #[arg(long, value_name = "N", hide_short_help = true)]
     disk_seed: Option<u64>,
@@ -78,9 +86,8 @@ pub struct Arguments {
     /// CPUs of the client and of the disk's process [default: the last]
     #[arg(long, value_name = "LIST")]
     client_cpus: Option<OptionalPart<Cpus>>,
-    /// Create a SPECweb99 file set of SIZE in the directory `set` of the disk
-    #[arg(long, value_name = "SIZE")]
-    fileset: Option<Amount>,
+    #[command(flatten)]
+    files: fill::Files,
     /// Omit the parts that this machine cannot make, and list them
     #[arg(long)]
     what_works: bool,
@@ -108,10 +115,11 @@ impl Arguments {
         if self.what_works {
             remove_impossible_parts(&mut spec);
         }
-        if self.fileset.is_some() && spec.disk.is_none() {
-            return Err(Failure::Usage("--fileset needs a disk".into()));
+        let shape = self.files.shape()?;
+        if shape.is_some() && spec.disk.is_none() {
+            return Err(Failure::Usage("files need a disk".into()));
         }
-        if self.fileset.is_some() {
+        if shape.is_some() {
             ::headway_lab::require_headway()?;
         }
         let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
@@ -119,7 +127,7 @@ impl Arguments {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),
         })?;
-        if let Err(failure) = self.fill(&lab, &interrupted) {
+        if let Err(failure) = self.fill(&lab, shape.as_ref(), &interrupted) {
             // A lab with half a file set would look like one that can be used. Why it is half
             // counts more than what is left.
             let Err(left) = lab.down() else {
@@ -135,14 +143,19 @@ impl Arguments {
     }
 
     /// Writes files onto the disk, then sets the delays of the model.
-    fn fill(&self, lab: &Lab, interrupted: &AtomicBool) -> Result<(), Failure> {
+    fn fill(
+        &self,
+        lab: &Lab,
+        shape: Option<&Shape>,
+        interrupted: &AtomicBool,
+    ) -> Result<(), Failure> {
         if lab.disk().is_none() {
             return Ok(());
         }
-        lab.load(|directory| match self.fileset {
-            Some(bytes) => {
+        lab.load(|directory| match shape {
+            Some(shape) => {
                 let set = directory.join("set");
-                fill::fileset(&set, bytes.0, interrupted, &mut |line| print_line(line))?;
+                fill::fileset(&set, shape, interrupted, &mut |line| print_line(line))?;
                 match interrupted.load(Ordering::Relaxed) {
                     true => Err(failure(LabError::Interrupted(self.name.clone()))),
                     false => Ok(()),
@@ -181,11 +194,13 @@ impl Arguments {
         if self.disk == "none" {
             let more = self.disk_size.is_some()
                 || self.filesystem.is_some()
+                || self.writable
+                || self.overlay.is_some()
                 || self.disk_seed.is_some()
                 || self.disk_backing.is_some();
             return match more {
                 true => Err(Failure::Usage(
-                    "--disk none has no size, file system, seed or backing".into(),
+                    "--disk none has no size, file system, overlay, seed or backing, and is not writable".into(),
                 )),
                 false => Ok(None),
             };
@@ -207,6 +222,8 @@ impl Arguments {
         if let Some(filesystem) = self.filesystem {
             disk.filesystem = filesystem;
         }
+        disk.writable |= self.writable;
+        disk.overlay = self.overlay.or(disk.overlay);
         if let Some(seed) = self.disk_seed {
             disk.seed = seed;
         }

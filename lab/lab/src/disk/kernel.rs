@@ -16,13 +16,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::DiskError;
 use super::spec::{DiskSpec, Filesystem};
-use super::{DiskError, layout::DiskLayout};
 
 /// What the kernel reads ahead on a disk by default. A loop device takes its limit from the file
 /// below it, and would read megabytes for a page.
@@ -164,35 +163,6 @@ pub(crate) fn read_overhead_ns(device: &Path, delay_ns: u64) -> io::Result<u64> 
     Ok(times[LATENCY_SAMPLES / 4]
         .saturating_sub(delay_ns)
         .min(OVERHEAD_MAX_NS))
-}
-
-/// Mounts the device on the folder for the files, read-only and without access times.
-pub(crate) fn mount_files(
-    device: &Path,
-    layout: &DiskLayout,
-    filesystem: Filesystem,
-    read_only: bool,
-) -> Result<(), DiskError> {
-    let mut flags = MountFlags::NOATIME | MountFlags::NODEV | MountFlags::NOSUID;
-    let options = match filesystem {
-        // The kernel would write the tables that mkfs left out, in the middle of a measurement.
-        Filesystem::Ext4 if !read_only => Some(c"noinit_itable"),
-        Filesystem::Ext4 => None,
-        // Two disks of one seed have one name, and xfs would refuse the second.
-        Filesystem::Xfs => Some(c"nouuid"),
-        Filesystem::Remote => None,
-    };
-    if read_only {
-        flags |= MountFlags::RDONLY;
-    }
-    mount(device, &layout.files, filesystem.name(), flags, options).map_err(|cause| match cause {
-        // mount(2): the file system is not configured in the kernel.
-        Errno::NODEV => DiskError::Missing {
-            what: format!("{} in the kernel", filesystem.name()),
-            remedy: "load its module, or take another file system",
-        },
-        cause => DiskError::io("mounting the disk", &layout.files, cause.into()),
-    })
 }
 
 /// Forbids or allows writing to a file system that is mounted.

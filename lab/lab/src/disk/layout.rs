@@ -7,6 +7,8 @@
 //!            fuse/       the FUSE file system, with the one file `image`
 //!            socket      orders
 //!            files/      the file system under test
+//!            lower/      with an overlay: the disk's own file system
+//!            upper/      with an overlay: a tmpfs, if its upper layer is one
 //! ```
 
 use std::fs;
@@ -28,6 +30,8 @@ pub(crate) struct DiskLayout {
     pub(crate) image: PathBuf,
     pub(crate) socket: PathBuf,
     pub(crate) files: PathBuf,
+    pub(crate) lower: PathBuf,
+    pub(crate) upper: PathBuf,
 }
 
 impl DiskLayout {
@@ -54,13 +58,24 @@ impl DiskLayout {
             fuse,
             socket: folder.join("socket"),
             files: folder.join("files"),
+            lower: folder.join("lower"),
+            upper: folder.join("upper"),
         }
+    }
+
+    /// Where something of the disk may be mounted, what lies over others first.
+    pub(crate) fn mount_points(&self) -> [&Path; 3] {
+        [&self.files, &self.upper, &self.lower]
     }
 
     /// Creates the folders and writes the specification.
     pub(crate) fn make(&self, spec: &DiskSpec) -> io::Result<()> {
         for folder in [&self.folder, &self.fuse, &self.files] {
             fs::create_dir_all(folder)?;
+        }
+        if spec.overlay.is_some() {
+            fs::create_dir(&self.lower)?;
+            fs::create_dir(&self.upper)?;
         }
         fs::write(&self.spec, serde_json::to_vec_pretty(spec)?)
     }
@@ -79,7 +94,8 @@ impl DiskLayout {
         for file in [&self.socket, &self.log, &self.spec] {
             ignore_not_found(fs::remove_file(file))?;
         }
-        for folder in [&self.fuse, &self.files, &self.folder] {
+        let folders = [&self.fuse, &self.files, &self.lower, &self.upper];
+        for folder in folders.into_iter().chain([&self.folder]) {
             ignore_not_found(fs::remove_dir(folder))?;
         }
         Ok(())

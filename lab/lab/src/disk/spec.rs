@@ -37,6 +37,45 @@ pub struct DiskSpec {
     /// process, so that the only delay is the model's.
     #[serde(default)]
     pub backing: Option<PathBuf>,
+    /// Whether files can be changed while the disk has its delays. It is mounted with `relatime`
+    /// then, else read-only without access times.
+    #[serde(default)]
+    pub writable: bool,
+    /// What lies over the file system, which is the lower layer then.
+    #[serde(default)]
+    pub overlay: Option<Upper>,
+}
+
+/// The upper layer of an overlay, as a container has one over its image. The files of the lower one
+/// belong to another user than the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Upper {
+    /// On the disk, too.
+    Disk,
+    /// In memory.
+    Tmpfs,
+}
+
+impl Upper {
+    /// The name of the upper layer.
+    pub fn name(self) -> &'static str {
+        match self {
+            Upper::Disk => "disk",
+            Upper::Tmpfs => "tmpfs",
+        }
+    }
+}
+
+impl FromStr for Upper {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Upper, String> {
+        [Upper::Disk, Upper::Tmpfs]
+            .into_iter()
+            .find(|upper| upper.name() == name)
+            .ok_or_else(|| format!("no upper layer \"{name}\": disk or tmpfs"))
+    }
 }
 
 /// A disk that is slower than this stands still.
@@ -52,6 +91,8 @@ impl DiskSpec {
             faults: FaultPlan::default(),
             filesystem: Filesystem::Ext4,
             backing: None,
+            writable: false,
+            overlay: None,
         }
     }
 
@@ -73,6 +114,9 @@ impl DiskSpec {
             return Err(
                 "a remote file system is kept in memory; it has no backing file".to_owned(),
             );
+        }
+        if self.filesystem.is_remote() && self.overlay.is_some() {
+            return Err("an overlay needs a disk with ext4 or xfs below it".to_owned());
         }
         for fault in &self.faults.0 {
             match fault {

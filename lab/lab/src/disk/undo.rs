@@ -31,7 +31,11 @@ pub(crate) fn undo(layout: &DiskLayout, child: Option<&mut Child>) -> Result<(),
     }
     // Processes with open files are found by the file names as long as the mount is there.
     let mut holders = String::new();
-    while_it_answers(layout, || holders = unmount(&layout.files));
+    while_it_answers(layout, || {
+        for path in layout.mount_points() {
+            holders += &unmount(path);
+        }
+    });
     for device in kernel::loops_on(&layout.image) {
         // A device that goes away with its last user answers the second call with an error; the
         // list decides.
@@ -133,7 +137,7 @@ fn remaining(layout: &DiskLayout, holders: &str) -> Vec<String> {
             device.display()
         ));
     }
-    for path in [&layout.files, &layout.fuse] {
+    for path in layout.mount_points().into_iter().chain([&*layout.fuse]) {
         if kernel::mounts_on(path) > 0 {
             left.push(format!("{} is still mounted", path.display()));
         }

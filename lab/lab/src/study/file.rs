@@ -62,6 +62,8 @@ pub struct EnvironmentTable {
     pub profile: Option<String>,
     pub disk: Option<Scaled<String>>,
     pub filesystem: Option<String>,
+    pub overlay: Option<String>,
+    pub writers: Option<Scaled<WritersTable>>,
     pub memory: Option<Scaled<String>>,
     pub link: Option<Scaled<String>>,
     #[serde(rename = "client-link")]
@@ -72,12 +74,22 @@ pub struct EnvironmentTable {
     pub listen_queue: Option<Scaled<u32>>,
 }
 
-/// `files = { count = 1, file-size = "2kB" }`: equal files in place of a profile's.
+/// `files = { count = 1, file-size = "2kB" }`: equal files in place of a profile's; without a size,
+/// many small ones.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FilesTable {
     pub count: u64,
-    pub file_size: String,
+    pub file_size: Option<String>,
+}
+
+/// `writers = { publish = 20, append = 20, dirty = "5MB" }`, per second.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WritersTable {
+    pub publish: f64,
+    pub append: f64,
+    pub dirty: Option<String>,
 }
 
 /// A workload, `[workload.NAME]`.

@@ -5,6 +5,7 @@
 //! `usage.json`, `runnable.json`. Counters are read when the warm-up is over and when the measured
 //! part is, so their difference belongs to it.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ pub(super) struct Bench<'a> {
     pub workspace: &'a Workspace<'a>,
     pub server: &'a Server,
     pub probes: &'a [Probe],
+    /// What writes beside the server.
+    pub writers: RefCell<Option<RunningClient>>,
     pub interrupted: &'a AtomicBool,
 }
 
@@ -227,7 +230,8 @@ impl Bench<'_> {
         }
         self.alive()?;
         keep(directory, &before, &after, self.server.kind().is_ours())?;
-        Ok(thinned(spec, self.workspace.memory()).into_iter().collect())
+        let thinned = thinned(spec, self.workspace.memory());
+        Ok(thinned.into_iter().chain(self.writers_ended()).collect())
     }
 
     fn alive(&self) -> Result<(), Stopped> {
@@ -237,6 +241,15 @@ impl Bench<'_> {
                 "the server ended during the measurement".to_owned(),
             )),
         }
+    }
+
+    /// Why nothing is written any more, although it should be.
+    fn writers_ended(&self) -> Option<String> {
+        let mut writers = self.writers.borrow_mut();
+        let writers = writers.as_mut()?;
+        let status = writers.ended()?;
+        let message = writers.last_error_line();
+        Some(format!("headway-lab write ended with {status}: {message}"))
     }
 
     fn start(&self, demand: &Demand) -> Result<RunningClient, Stopped> {

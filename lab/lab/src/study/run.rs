@@ -5,6 +5,7 @@
 //! tried again the next time. An interruption ends the server and the lab, leaves what is done, and
 //! the same command goes on. After a kill it first clears what is left (`journal`).
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -317,19 +318,28 @@ impl StudyRun<'_> {
                 return self.all_failed(pending, &why);
             }
         };
+        let writers = pending
+            .first()
+            .map_or(Ok(None), |spec| workspace.start_writers(&spec.environment));
         let bench = Bench {
             workspace,
             server: &server,
             probes,
+            writers: RefCell::default(),
             interrupted: self.interrupted,
         };
-        let done = match bench.fill(pending[0]) {
+        let filled = writers.and_then(|writers| {
+            *bench.writers.borrow_mut() = writers;
+            bench.fill(pending[0])
+        });
+        let done = match filled {
             Ok(()) => self.measure_until_overload(&bench, pending),
             Err(Stopped::Interrupted) => Err(RunError::Interrupted),
             Err(Stopped::Failed(why)) => {
                 self.all_failed(pending, &format!("filling the caches: {why}"))
             }
         };
+        drop(bench);
         let ended = server.stop();
         let done = done?;
         match ended {

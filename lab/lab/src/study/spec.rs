@@ -73,19 +73,37 @@ pub struct Environment {
     /// Unrecorded requests that fill the caches: this many by a reader, and half as many also by
     /// the server.
     pub fill_requests: u64,
+    /// The upper layer of an overlay over the disk, `disk` or `tmpfs`; absent in descriptions that
+    /// have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<String>,
+    /// What is written beside the server; absent in descriptions that have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writers: Option<StudyWriters>,
     /// The accept queue of every server, if it is not the usual one; absent in descriptions that
     /// have none, whose keys are so as they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen_queue: Option<u32>,
 }
 
-/// A set of equal files.
+/// What is written to the disk beside the server, per second; 0: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StudyWriters {
+    /// Files of the set published.
+    pub publish_per_s: f64,
+    /// Lines appended to a log and synced.
+    pub append_per_s: f64,
+    /// Bytes written and not synced.
+    pub dirty_bytes_per_s: u64,
+}
+
+/// A set of equal files, or of many small ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
     /// Number of files.
     pub count: u64,
-    /// The size of each.
-    pub file_bytes: u64,
+    /// The size of each; absent: from 512 bytes to 16 KiB.
+    pub file_bytes: Option<u64>,
 }
 
 impl Environment {
@@ -94,7 +112,7 @@ impl Environment {
         let size = |bytes: u64| headway_latency::format::bytes(bytes as f64);
         let mut parts = vec![match self.files {
             Some(files) => {
-                let of_one = size(files.file_bytes);
+                let of_one = files.file_bytes.map_or("0.5 to 16 KiB".to_owned(), size);
                 let many = if files.count == 1 { "file" } else { "files" };
                 format!("{} {many} of {of_one}", files.count)
             }
@@ -104,6 +122,12 @@ impl Environment {
             Some(model) => format!("{model} with {}", self.filesystem),
             None => "no modelled disk".to_owned(),
         });
+        if let Some(upper) = &self.overlay {
+            parts.push(format!("an overlay with its upper layer on {upper}"));
+        }
+        if let Some(writers) = self.writers {
+            parts.push(writers.describe());
+        }
         if let Some(bytes) = self.memory_bytes {
             parts.push(format!("{} memory", size(bytes)));
         }
@@ -122,6 +146,29 @@ impl Environment {
             parts.push(format!("accept queues of {length}"));
         }
         parts.join(", ")
+    }
+}
+
+impl StudyWriters {
+    fn describe(&self) -> String {
+        let dirty = headway_latency::format::bytes(self.dirty_bytes_per_s as f64);
+        let all = [
+            (
+                self.publish_per_s,
+                format!("{} published files", self.publish_per_s),
+            ),
+            (
+                self.append_per_s,
+                format!("{} synced log lines", self.append_per_s),
+            ),
+            (
+                self.dirty_bytes_per_s as f64,
+                format!("{dirty} of dirty pages"),
+            ),
+        ];
+        let made = all.into_iter().filter(|(rate, _)| *rate > 0.0);
+        let made: Vec<String> = made.map(|(_, text)| text).collect();
+        format!("{} per second", made.join(" and "))
     }
 }
 
@@ -389,6 +436,8 @@ mod tests {
                 client_link_bits: None,
                 cpu: None,
                 fill_requests: 3000,
+                overlay: None,
+                writers: None,
                 listen_queue: None,
             },
             workload: Workload {
@@ -450,7 +499,7 @@ mod tests {
         let files = Environment {
             files: Some(Files {
                 count: 1,
-                file_bytes: 2_000,
+                file_bytes: Some(2_000),
             }),
             ..spec().environment
         };
@@ -462,6 +511,17 @@ mod tests {
         let summary = spec().environment.describe();
         let usual = "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s";
         assert_eq!(summary, usual);
+        let busy = Environment {
+            overlay: Some("tmpfs".to_owned()),
+            writers: Some(StudyWriters {
+                publish_per_s: 20.0,
+                append_per_s: 0.0,
+                dirty_bytes_per_s: 5_000_000,
+            }),
+            ..spec().environment
+        };
+        let parts = "ext4, an overlay with its upper layer on tmpfs, 20 published files and 5.00 MB of dirty pages per second, 130";
+        assert!(busy.describe().contains(parts), "{}", busy.describe());
         let short = Environment {
             listen_queue: Some(128),
             ..spec().environment

@@ -15,10 +15,11 @@ use std::sync::atomic::AtomicBool;
 
 use tempfile::TempDir;
 
-use super::client::{self, Stopped};
+use super::client::{self, RunningClient, Stopped};
 use super::journal::{self, Journal};
 use super::spec::{Environment, Probe};
 use crate::disk::{DiskSpec, DiskStatistics, Filesystem, Order};
+use crate::writers::DIRTY_FILE_BYTES_MAX;
 use crate::{Lab, LabError, LabSpec, LinkSpec, MemoryStatus, Side};
 
 /// The file by which a server is known to be ready.
@@ -158,7 +159,13 @@ impl<'a> Workspace<'a> {
         fs::write(root.join(READY_PATH.trim_start_matches('/')), "ready\n").map_err(files)?;
         match environment.files {
             Some(files) => {
-                self.create_equal(root, "set", (files.count, files.file_bytes), interrupted)?;
+                let count = files.count.to_string();
+                let size = files.file_bytes.map(|bytes| bytes.to_string());
+                let options = match &size {
+                    Some(size) => ["--count", &count, "--file-size", size],
+                    None => ["--count", &count, "--profile", "many-files"],
+                };
+                self.create_set(root, "set", &options, interrupted)?;
             }
             None => {
                 let size = environment.set_bytes.to_string();
@@ -167,23 +174,11 @@ impl<'a> Workspace<'a> {
             }
         }
         for (at, probe) in probes.iter().enumerate() {
-            let files = (probe.count, probe.file_bytes);
-            self.create_equal(root, &probe_folder(at), files, interrupted)?;
+            let (count, size) = (probe.count.to_string(), probe.file_bytes.to_string());
+            let options = ["--file-size", &size, "--count", &count];
+            self.create_set(root, &probe_folder(at), &options, interrupted)?;
         }
         Ok(())
-    }
-
-    /// `count` files of the same size.
-    fn create_equal(
-        &self,
-        root: &Path,
-        name: &str,
-        (count, file_bytes): (u64, u64),
-        interrupted: &AtomicBool,
-    ) -> Result<(), WorkspaceError> {
-        let (count, size) = (count.to_string(), file_bytes.to_string());
-        let options = ["--file-size", &size, "--count", &count];
-        self.create_set(root, name, &options, interrupted)
     }
 
     fn create_set(
@@ -259,6 +254,23 @@ impl<'a> Workspace<'a> {
         Ok(SocketAddr::new(ip, free.port()))
     }
 
+    /// Starts what writes beside the server, if the environment has it; it ends with the returned
+    /// value. The disk can only be mounted again without it.
+    pub fn start_writers(
+        &self,
+        environment: &Environment,
+    ) -> Result<Option<RunningClient>, Stopped> {
+        let (Some(lab), Some(writers)) = (&self.lab, environment.writers) else {
+            return Ok(None);
+        };
+        let mut command = Command::new(crate::headway_lab());
+        command.args(["write", &lab.spec().name, "--set", "www/set"]);
+        command.args(["--publish", &writers.publish_per_s.to_string()]);
+        command.args(["--append", &writers.append_per_s.to_string()]);
+        command.args(["--dirty", &writers.dirty_bytes_per_s.to_string()]);
+        RunningClient::start(&mut command, "headway-lab write", self.journal).map(Some)
+    }
+
     /// Empties the caches, if there is a lab.
     pub fn drop_caches(&self) -> Result<(), WorkspaceError> {
         Ok(self.lab.as_ref().map_or(Ok(()), Lab::drop_caches)?)
@@ -320,6 +332,16 @@ fn disk_bytes(environment: &Environment) -> u64 {
     let set = environment.set_bytes.saturating_add(blocks);
     let inodes = count.saturating_mul(BYTES_PER_INODE);
     let files = set.max(inodes);
+    let dirty = environment
+        .writers
+        .map_or(0, |writers| match writers.dirty_bytes_per_s {
+            0 => 0,
+            _ => environment
+                .memory_bytes
+                .unwrap_or(u64::MAX)
+                .min(DIRTY_FILE_BYTES_MAX),
+        });
+    let files = files.saturating_add(dirty);
     files.saturating_add(files / 8).saturating_add(SPARE_BYTES)
 }
 
@@ -337,6 +359,11 @@ pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, WorkspaceEr
                 .filesystem
                 .parse()
                 .map_err(WorkspaceError::Files)?;
+            disk.writable = environment.writers.is_some();
+            disk.overlay = match &environment.overlay {
+                Some(upper) => Some(upper.parse().map_err(WorkspaceError::Files)?),
+                None => None,
+            };
             if disk.filesystem == Filesystem::Xfs {
                 disk.size_bytes = room.max(320 << 20);
             }

@@ -90,11 +90,14 @@ pub(super) const OF_DISK: [&str; 6] = [
     "disk_service_ms",
 ];
 pub(super) const OF_USAGE: [&str; 3] = ["cpu_share", "cpu_us_per_request", "rss_mb"];
-pub(super) const OF_BACKGROUND: [&str; 5] = [
+pub(super) const OF_BACKGROUND: [&str; 8] = [
     "background_requests",
     "background_errors",
     "background_abandoned",
     "background_rate_rps",
+    "background_mean_ms",
+    "background_median_ms",
+    "background_p95_ms",
     "background_p99_ms",
 ];
 

@@ -416,6 +416,9 @@ fn latency_is_an_error_when_the_analysis_withholds_it() {
         "series_mean_ms:2",
         "series_p95_ms:2",
         "timeline_max_p99_ms",
+        "background_mean_ms",
+        "background_median_ms",
+        "background_p95_ms",
         "background_p99_ms",
     ];
     for text in latencies.chain(&more) {

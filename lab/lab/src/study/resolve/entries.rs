@@ -7,17 +7,17 @@
 use std::ops::Range;
 
 use headway_load::cli_types::{Bandwidth, Time};
-use headway_load::fileset::{Amount, Profile};
+use headway_load::fileset::{Amount, Profile, Shape};
 use toml::Spanned;
 
 use super::{Length, Measure, Named, ScaleDefaults, Sequence, Texts};
-use crate::disk::{Filesystem, Order};
+use crate::disk::{Filesystem, Order, Upper};
 use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
 use crate::study::scaled::{Scale, Scaled};
 use crate::study::spec::{
-    Environment, Files, Knee, Observer, Probe, ServerChoice, StudyFault, Workload,
+    Environment, Files, Knee, Observer, Probe, ServerChoice, StudyFault, StudyWriters, Workload,
 };
 use crate::study::workspace::lab_spec;
 
@@ -225,7 +225,7 @@ impl Resolver<'_> {
         let files = self.files(&written, &wrong)?;
         let set_bytes = match (self.size(written.set.as_ref(), &wrong)?, files) {
             (Some(bytes), None) => bytes,
-            (None, Some(files)) => files.count.saturating_mul(files.file_bytes),
+            (None, Some(files)) => set_bytes_of(files).map_err(wrong)?,
             (Some(_), Some(_)) => {
                 let why = "it has a set and files; write one of them";
                 return Err(wrong(why.to_owned()));
@@ -253,8 +253,12 @@ impl Resolver<'_> {
         if listen_queue == Some(0) {
             return Err(wrong("a listen-queue is one at least".to_owned()));
         }
+        let writers = self.writers(&written, &wrong)?;
         let filesystem = written.filesystem.unwrap_or_else(|| "ext4".to_owned());
         filesystem.parse::<Filesystem>().map_err(wrong)?;
+        if let Some(upper) = &written.overlay {
+            upper.parse::<Upper>().map_err(wrong)?;
+        }
         let profile = written.profile.unwrap_or_else(|| "specweb99".to_owned());
         profile.parse::<Profile>().map_err(wrong)?;
         let environment = Environment {
@@ -264,6 +268,8 @@ impl Resolver<'_> {
             profile,
             disk,
             filesystem,
+            overlay: written.overlay,
+            writers,
             memory_bytes: self.size(written.memory.as_ref(), &wrong)?,
             link_bits,
             client_link_bits,
@@ -288,8 +294,9 @@ impl Resolver<'_> {
         let Some(files) = written.files.as_ref().map(|files| files.at(self.scale)) else {
             return Ok(None);
         };
-        let file_bytes = files.file_size.parse::<Amount>().map_err(wrong)?.0;
-        if files.count == 0 || file_bytes == 0 {
+        let file_bytes = files.file_size.as_ref().map(|size| size.parse::<Amount>());
+        let file_bytes = file_bytes.transpose().map_err(wrong)?.map(|size| size.0);
+        if files.count == 0 || file_bytes == Some(0) {
             let why = "files are one at least, of a byte at least";
             return Err(wrong(why.to_owned()));
         }
@@ -297,6 +304,37 @@ impl Resolver<'_> {
             count: files.count,
             file_bytes,
         }))
+    }
+
+    fn writers(
+        &self,
+        written: &file::EnvironmentTable,
+        wrong: &dyn Fn(String) -> StudyError,
+    ) -> Result<Option<StudyWriters>, StudyError> {
+        let Some(writers) = written
+            .writers
+            .as_ref()
+            .map(|writers| writers.at(self.scale))
+        else {
+            return Ok(None);
+        };
+        let dirty = writers.dirty.as_ref().map(|size| size.parse::<Amount>());
+        let dirty = dirty.transpose().map_err(wrong)?;
+        let writers = StudyWriters {
+            publish_per_s: writers.publish,
+            append_per_s: writers.append,
+            dirty_bytes_per_s: dirty.map_or(0, |size| size.0),
+        };
+        let rates = [writers.publish_per_s, writers.append_per_s];
+        let why = match () {
+            () if !rates.iter().all(|rate| (0.0..=100_000.0).contains(rate)) => {
+                "writers: publish and append are rates per second"
+            }
+            () if writers == StudyWriters::default() => "writers: publish, append or dirty",
+            () if written.disk.is_none() => "writers need a disk",
+            () => return Ok(Some(writers)),
+        };
+        Err(wrong(why.to_owned()))
     }
 
     /// An environment with what it takes from others.
@@ -333,6 +371,8 @@ impl Resolver<'_> {
             profile: own.profile.or(base.profile),
             disk: own.disk.or(base.disk),
             filesystem: own.filesystem.or(base.filesystem),
+            overlay: own.overlay.or(base.overlay),
+            writers: own.writers.or(base.writers),
             memory: own.memory.or(base.memory),
             link: own.link.or(base.link),
             client_link: own.client_link.or(base.client_link),
@@ -494,6 +534,15 @@ fn fault_error(measure: &Measure) -> Option<&'static str> {
         _ if fault.for_s <= 0.0 => Some("fault: it takes no time"),
         _ if end_s > shortest_s => Some("fault: the measurement ends before it does"),
         _ => None,
+    }
+}
+
+fn set_bytes_of(files: Files) -> Result<u64, String> {
+    match files.file_bytes {
+        Some(bytes) => Ok(files.count.saturating_mul(bytes)),
+        None => Shape::many_files(files.count)
+            .map(|shape| shape.page_bytes())
+            .map_err(|error| error.to_string()),
     }
 }
 

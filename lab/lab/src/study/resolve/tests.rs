@@ -253,7 +253,7 @@ fn environment_can_have_equal_files_instead_of_a_set() {
     let files = environment.files.expect("files");
     assert_eq!(
         (files.count, files.file_bytes, environment.set_bytes),
-        (3, 2_000, 6_000)
+        (3, Some(2_000), 6_000)
     );
     for (lines, why) in [
         (
