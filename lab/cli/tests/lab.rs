@@ -4,6 +4,7 @@
 mod support;
 
 mod crash;
+mod environments;
 mod parts;
 mod remote;
 mod study;

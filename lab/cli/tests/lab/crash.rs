@@ -8,11 +8,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::support::{Lab, can, command_lines, headway_lab, text, traces_of, wait_until};
 
-const WHOLE: [&str; 10] = [
+const WHOLE: [&str; 13] = [
     "--disk",
     "nvme",
     "--disk-size",
     "64MiB",
+    "--writable",
+    "--overlay",
+    "tmpfs",
     "--memory",
     "64MiB",
     "--cpu-share",

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common;
 
-use super::support::{can, headway_lab, skip, text, traces_of, wait_until};
+use super::support::{can, command_lines, headway_lab, skip, text, traces_of, wait_until};
 
 const STUDY: &str = r#"
 number = 90
@@ -55,6 +55,12 @@ fn done(output: &Path) -> Vec<(std::path::PathBuf, SystemTime)> {
     done
 }
 
+/// The same with everything beside the server that an environment may have.
+fn with_writers() -> String {
+    let more = "overlay = \"disk\"\nwriters = { publish = 50, append = 50, dirty = \"1MB\" }\n";
+    STUDY.replace("disk = \"nvme\"\n", &format!("disk = \"nvme\"\n{more}"))
+}
+
 fn run(directory: &Path) -> Command {
     let mut command = headway_lab(&["study", "run", "killed.toml", "-o", "out"]);
     command.current_dir(directory).stdin(Stdio::null());
@@ -65,27 +71,78 @@ fn run(directory: &Path) -> Command {
 #[test]
 fn lab_of_a_killed_study_is_removed_when_the_study_is_resumed() {
     let test = "lab_of_a_killed_study_is_removed_when_the_study_is_resumed";
+    assert_lab_of_a_killed_study_is_removed(test, STUDY);
+}
+
+/// Needs: root: makes a lab
+#[test]
+fn writers_and_overlay_of_a_killed_study_are_removed_when_the_study_is_resumed() {
+    let test = "writers_and_overlay_of_a_killed_study_are_removed_when_the_study_is_resumed";
+    assert_lab_of_a_killed_study_is_removed(test, &with_writers());
+}
+
+/// Needs: root: makes a lab
+#[test]
+fn nothing_is_left_of_an_interrupted_study_with_writers_and_an_overlay() {
+    let test = "nothing_is_left_of_an_interrupted_study_with_writers_and_an_overlay";
     if !can(test, &["disk", "memory limit", "link"]) {
         return;
     }
+    let directory = study_directory(&with_writers());
+    let output = directory.path().join("out");
+    let mut command = run(directory.path());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = child.expect("started");
+    wait_until("a measurement is done", || !done(&output).is_empty());
+    let lab = lab_of(&output);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("our child");
+    assert_eq!(child.wait().expect("an end").code(), Some(1));
+    assert_eq!(traces_of(&lab), Vec::<String>::new());
+    assert_eq!(writers_of(&lab), 0);
+}
+
+fn study_directory(study: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     // Beside its own words a study has those of `common.toml`; an empty one keeps Headway's out.
     std::fs::write(directory.path().join("common.toml"), "").expect("room");
-    std::fs::write(directory.path().join("killed.toml"), STUDY).expect("room");
+    std::fs::write(directory.path().join("killed.toml"), study).expect("room");
+    directory
+}
+
+/// The name of the lab of a run that is at work, or was killed.
+fn lab_of(output: &Path) -> String {
+    let text = std::fs::read_to_string(output.join("running.json")).unwrap_or_default();
+    let journal: Value = serde_json::from_str(&text).unwrap_or_default();
+    journal["lab"].as_str().expect("a lab").to_owned()
+}
+
+fn writers_of(lab: &str) -> usize {
+    let command = format!(" write {lab} ");
+    let lines = command_lines();
+    lines.iter().filter(|line| line.contains(&command)).count()
+}
+
+fn assert_lab_of_a_killed_study_is_removed(test: &str, study: &str) {
+    if !can(test, &["disk", "memory limit", "link"]) {
+        return;
+    }
+    let directory = study_directory(study);
     let output = directory.path().join("out");
-    let journal = || -> Value {
-        let text = std::fs::read_to_string(output.join("running.json")).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
-    };
     let mut command = run(directory.path());
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = child.expect("started");
     // The capacity is measured, and the share of it is about to be.
     wait_until("a measurement is done", || !done(&output).is_empty());
+    let writers = usize::from(study.contains("writers"));
+    wait_until("the writers run", || {
+        writers_of(&lab_of(&output)) == writers
+    });
     child.kill().expect("our child");
     child.wait().expect("an end");
     let first = done(&output);
-    let lab = journal()["lab"].as_str().expect("a lab").to_owned();
+    let lab = lab_of(&output);
+    assert_eq!(writers_of(&lab), writers, "they outlive a kill");
     assert!(!traces_of(&lab).is_empty(), "it outlives a kill");
 
     let ran = run(directory.path()).output().expect("started");
@@ -94,6 +151,7 @@ fn lab_of_a_killed_study_is_removed_when_the_study_is_resumed() {
     let cleared = format!("cleared what a killed run left: lab {lab}");
     assert!(said.contains(&cleared), "{said}");
     assert_eq!(traces_of(&lab), Vec::<String>::new());
+    assert_eq!(writers_of(&lab), 0);
     let second = done(&output);
     assert_eq!(second.len(), 2, "capacity and a rate");
     assert!(first.iter().all(|kept| second.contains(kept)), "{said}");
