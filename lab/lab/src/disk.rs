@@ -38,14 +38,16 @@ mod layout;
 mod process;
 mod image;
 mod remote;
+mod statistics;
 mod spec;
 mod undo;
 
 pub use process::process_main;
 pub use spec::{
-    DiskSpec, DiskStatistics, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
-    Queue, Spindle, Upper,
+    DiskSpec, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel, Queue, Spindle,
+    Upper,
 };
+pub use statistics::DiskStatistics;
 
 use control::{Answer, DiskCommand};
 use layers::Purpose;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::{DiskStatistics, Order};
+use super::spec::Order;
+use super::statistics::DiskStatistics;
 
 /// The longest line; a longer one is an error.
 const LINE_BYTES_MAX: u64 = 64 << 10;

@@ -9,7 +9,8 @@ use std::collections::BinaryHeap;
 
 use super::faults::Faults;
 use super::model::{Device, Job, Started};
-use super::spec::{DiskSpec, DiskStatistics, Order};
+use super::spec::{DiskSpec, Order};
+use super::statistics::DiskStatistics;
 
 /// A disk with what waits and what is under way.
 #[derive(Debug)]
