@@ -102,8 +102,9 @@ pub(super) fn receive(
             Ok(got) => break got,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if !wait => return Ok(Received::WouldBlock),
-            // The peer closed with packets of ours unread: it is just as gone.
-            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            // The peer closed with packets of ours unread. The kernel says so once; then come the
+            // peer's last packets, such as why it failed, and the end.
+            Err(Errno::CONNRESET) => {}
             Err(error) => return Err(system("recvmsg", error)),
         }
     };

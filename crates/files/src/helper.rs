@@ -11,7 +11,7 @@
 
 mod bytes;
 mod copy;
-mod open;
+pub(crate) mod open;
 pub(crate) mod symlinks;
 
 pub use open::resolve_blocking;

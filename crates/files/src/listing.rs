@@ -1,6 +1,7 @@
 //! What is in a directory, for a listing page. Helpers only: it waits.
 
 use crate::answer::Failure;
+use crate::helper::open::retry;
 use crate::helper::symlinks::{open_followed, stat_followed};
 use crate::root::{Root, RootId, Roots};
 use rustix::fs::{Dir, FileType, Mode, OFlags, openat};
@@ -69,8 +70,8 @@ pub(crate) fn read_directory(
     let known = roots.get(root).ok_or(Failure::NotFound)?;
     let name = if path.is_empty() { b"." } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let descriptor = stat_followed(&known, name)
-        .and_then(|(found, _)| openat(found, c".", flags, Mode::empty()))
+    let descriptor = retry(|| stat_followed(&known, name))
+        .and_then(|(found, _)| retry(|| openat(&found, c".", flags, Mode::empty())))
         .map_err(Failure::from_errno)?;
     let mut directory = Directory {
         root,
@@ -93,7 +94,7 @@ pub(crate) fn read_directory(
         // it leads to.
         whole.truncate(path.len());
         whole.extend(name);
-        let Ok((_, status)) = stat_followed(&known, &whole) else {
+        let Ok((_, status)) = retry(|| stat_followed(&known, &whole)) else {
             continue;
         };
         let Some(kind) = kind_if_open(&known, &mut whole, status.kind) else {

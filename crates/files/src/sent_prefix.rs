@@ -146,6 +146,11 @@ impl SentPrefix {
         }
     }
 
+    /// Whether the byte at `offset` is the next one. The next of several ranges begins elsewhere.
+    pub fn ends_at(&self, offset: u64) -> bool {
+        self.range.end == offset
+    }
+
     /// Begins a comparison: the range that was sent, and its checksum.
     pub fn begin_check(&mut self) -> (Range<u64>, u64) {
         self.is_being_checked = true;
@@ -270,5 +275,6 @@ mod tests {
         several.add(CHUNK + 1, b"second");
         assert_eq!(several.note(version(OPENED, 1)), Ok(()));
         assert_eq!(several.note(version(OPENED + 1, 2)), Err(Truncated));
+        assert!(!several.ends_at(CHUNK));
     }
 }

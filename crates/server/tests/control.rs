@@ -41,6 +41,20 @@ fn text(descriptor: OwnedFd) -> String {
 }
 
 #[test]
+fn last_message_arrives_when_its_sender_closed_with_messages_unread() {
+    let (master, worker) = Control::pair().unwrap();
+    assert!(master.try_send(&ToWorker::Helper { pid: 1 }, &[]).unwrap());
+    let failed = FromWorker::Failed {
+        why: "no memory".to_owned(),
+    };
+    worker.send(&failed, &[]).unwrap();
+    drop(worker);
+    let (received, _) = master.receive::<FromWorker>().unwrap().unwrap();
+    assert!(matches!(received, FromWorker::Failed { why } if why == "no memory"));
+    assert!(master.receive::<FromWorker>().unwrap().is_none());
+}
+
+#[test]
 fn descriptors_keep_their_order_when_several_are_sent() {
     let (master, worker) = Control::pair().unwrap();
     let files = ["first", "second", "third"].map(file);

@@ -48,6 +48,8 @@ pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
         match write(file, bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
+            // A memfd is on no disk: memory is short.
+            Err(Errno::NOSPC) => return Err(Errno::NOMEM),
             Err(errno) => return Err(errno),
         }
     }

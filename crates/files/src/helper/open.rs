@@ -44,7 +44,7 @@ impl Opener for BlockingOpener {
     type File = RawFile;
 
     fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError> {
-        let (_, status) = retry_on_again(|| stat_followed(root, path))?;
+        let (_, status) = retry(|| stat_followed(root, path))?;
         Ok(status)
     }
 
@@ -74,9 +74,9 @@ impl Opener for BlockingOpener {
 /// Open without access times if that is allowed; else read one byte here, so that a due update of
 /// the access time waits in this process and not in the loop.
 fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), WalkError> {
-    match retry_on_again(|| open_followed(root, path, true)) {
+    match retry(|| open_followed(root, path, true)) {
         Err(Errno::PERM) => {
-            let (descriptor, status) = retry_on_again(|| open_followed(root, path, false))?;
+            let (descriptor, status) = retry(|| open_followed(root, path, false))?;
             if status.kind == FileType::RegularFile {
                 // A failing read is found again, and reported, when the contents are read in.
                 let _ = rustix::io::pread(&descriptor, &mut [0_u8; 1], 0);
@@ -87,14 +87,34 @@ fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), Wal
     }
 }
 
-/// Repeat on `EAGAIN`: a rename raced with the walk, or a lease is being broken. Pauses grow to
+/// Repeat on `EAGAIN`: a rename raced with the walk, or a lease is being broken; and on `EINTR`, with
+/// which a file system in user space or a network file system may answer a signal. Pauses grow to
 /// 64 ms; together they stay below a quarter of a second.
-fn retry_on_again<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     for pause in [0, 1, 4, 16, 64, 64, 64] {
         match call() {
-            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(pause)),
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(Duration::from_millis(pause)),
             other => return other,
         }
     }
     call()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_is_repeated_when_it_was_interrupted_or_raced_and_not_when_it_failed() {
+        for passing in [Errno::AGAIN, Errno::INTR] {
+            let mut answers = vec![Ok(3), Err(passing), Err(passing)];
+            assert_eq!(retry(|| answers.pop().unwrap()), Ok(3), "{passing}");
+        }
+        let mut calls = 0;
+        let failed: rustix::io::Result<()> = retry(|| {
+            calls += 1;
+            Err(Errno::IO)
+        });
+        assert_eq!((failed, calls), (Err(Errno::IO), 1));
+    }
 }

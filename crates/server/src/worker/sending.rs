@@ -230,6 +230,11 @@ impl LoopContext {
         file: &Rc<OpenFile>,
         left: &Range<u64>,
     ) -> Next {
+        let sent = connection.outgoing.sent_prefix.as_ref();
+        // The next of several ranges: a comparison knows one piece of the file.
+        if !sent.is_some_and(|sent| sent.ends_at(left.start)) {
+            return self.after_send(connection, request, SendProgress::Changed);
+        }
         let times = request.count_helper_request(left.start);
         let waiter = connection.waiter(&request);
         let length = CHUNK_BYTES.min(left.end - left.start);

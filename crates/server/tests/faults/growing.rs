@@ -110,6 +110,36 @@ fn range_is_complete_when_the_file_is_appended_to_while_sent() {
     assert!(read_to_close(&mut client, rest.len()) == rest);
 }
 
+#[test]
+fn next_range_has_no_other_bytes_when_the_file_is_touched_before_it() {
+    let root = root();
+    let path = root.path().join("large");
+    let old = contents(0, 4 << 20);
+    fs::write(&path, &old).unwrap();
+    make_cold(&path);
+    let file = fs::File::open(&path).unwrap();
+    file.read_exact_at(&mut vec![0; 100_000], 0).unwrap();
+    let mut served = Served::start_holding_helpers(config(root.path(), ""));
+    let mut client = served.connect();
+    let range = "Range: bytes=0-99999,3000000-3099999";
+    let request = format!("GET /large HTTP/1.1\r\nHost: test\r\n{range}\r\n\r\n");
+    client.write_all(request.as_bytes()).unwrap();
+    served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+    touch(&path);
+    served.release_helpers();
+    let head = read_head(&mut client);
+    assert_eq!(head.status, 206);
+    let length: usize = head.field("Content-Length").unwrap().parse().unwrap();
+    let body = read_to_close(&mut client, length);
+    let second = b"bytes 3000000-3099999/4194304\r\n\r\n";
+    let found = body.windows(second.len()).position(|some| some == second);
+    let rest = found.map_or(&[][..], |at| &body[at + second.len()..]);
+    let right = &old[3_000_000..3_100_000];
+    let count = rest.len().min(right.len());
+    assert!(rest[..count] == right[..count], "other bytes of the file");
+    assert!(body.len() < length, "two ranges cannot be compared");
+}
+
 /// Changes a file.
 type Rewrite = fn(&Path);
 

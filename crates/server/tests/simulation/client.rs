@@ -28,6 +28,8 @@ pub struct Surroundings<'w> {
     pub site: &'w Site,
     pub model: &'w mut Model,
     pub random: &'w mut SplitMix64,
+    /// Where received bytes go first.
+    pub buffer: &'w mut Vec<u8>,
     /// The shortest timeout of the server.
     pub timeout_ns: u64,
     /// When the whole machine last stood still.
@@ -226,11 +228,11 @@ impl Client {
             self.note(around, || "is reset".to_owned());
             return self.ended(around);
         }
-        let mut buffer = vec![0; self.manner.read_bytes];
-        match recv(socket.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT) {
+        around.buffer.resize(self.manner.read_bytes, 0);
+        match recv(socket.as_fd(), &mut around.buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(Errno::CONNRESET) => return self.ended(around),
             Ok((count, _)) => {
-                self.received.extend_from_slice(&buffer[..count]);
+                self.received.extend_from_slice(&around.buffer[..count]);
                 self.received_bytes += count;
                 self.idle_turns = 0;
                 self.owed_since_ns = clock::now_ns();

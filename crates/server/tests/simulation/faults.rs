@@ -21,12 +21,19 @@ pub struct Faults {
     pub disk: u64,
     /// A helper dies on its job.
     pub helper_death: u64,
+    /// A process is not scheduled for a while before a call, and the others go on.
+    pub preempted: u64,
 }
 
 impl Faults {
     /// The faults of a seed. A third of the seeds have only what a caller must not notice, so that
     /// their model excuses nothing.
     pub fn draw(random: &mut SplitMix64) -> Faults {
+        // Seldom nearly nothing is in memory, and nearly every call is cut short.
+        let rates = [500, 400].map(|most| match random.below(6) {
+            0 => 950,
+            _ => most,
+        });
         let mut rate = |of: u64, most: u64| match random.below(of) {
             0 => 1 + random.below(most),
             _ => 0,
@@ -34,9 +41,10 @@ impl Faults {
         let mut faults = Faults {
             interrupted: rate(2, 100),
             would_block: rate(2, 200),
-            short: rate(2, 500),
-            cold: rate(2, 400),
+            short: rate(2, rates[0]),
+            cold: rate(2, rates[1]),
             helper_death: rate(4, 100),
+            preempted: rate(3, 30),
             ..Faults::default()
         };
         if rate(3, 1) == 0 {

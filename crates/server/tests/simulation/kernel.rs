@@ -33,6 +33,16 @@ pub enum CachestatAnswer {
     Forbidden,
 }
 
+/// How a file system answers a read that may not wait (`RWF_NOWAIT`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NowaitAnswer {
+    Reads,
+    /// As tmpfs: `mincore` tells what is in memory.
+    InMemory,
+    /// As FUSE: nothing tells what is in memory.
+    Opaque,
+}
+
 /// What was done to a connection, for the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectionFate {
@@ -52,6 +62,7 @@ pub struct State {
     pub random: SplitMix64,
     pub faults: Faults,
     pub cachestat: CachestatAnswer,
+    pub nowait: NowaitAnswer,
     /// The event mechanism reports edges, so a fault may not swallow one.
     pub is_edge_triggered: bool,
     /// No faults any more: what is in flight must end well.
@@ -72,6 +83,10 @@ pub struct State {
     pub violations: Vec<String>,
     /// The helper whose next answer is lost with it.
     pub dying: Option<usize>,
+    /// The process that gave up its turn before a call, not to wait for anything.
+    pub preempted: Option<Role>,
+    /// The kernel has said that something is not in memory, or not whether it is.
+    pub was_cold: bool,
     pub trace: Trace,
     /// The worker's socket to its master.
     control: Option<u64>,
@@ -115,11 +130,17 @@ impl Kernel {
             1 => CachestatAnswer::Forbidden,
             _ => CachestatAnswer::Counts,
         };
+        let nowait = match random.below(6) {
+            0 => NowaitAnswer::InMemory,
+            1 => NowaitAnswer::Opaque,
+            _ => NowaitAnswer::Reads,
+        };
         let send_buffer_bytes = 2048 << random.below(8);
         Kernel(Arc::new(Mutex::new(State {
             random,
             faults,
             cachestat,
+            nowait,
             is_edge_triggered,
             is_calm: false,
             waiting: VecDeque::new(),
@@ -131,6 +152,8 @@ impl Kernel {
             waits: 0,
             violations: Vec::new(),
             dying: None,
+            preempted: None,
+            was_cold: nowait == NowaitAnswer::Opaque,
             trace: Trace {
                 hash: seed,
                 lines: is_traced.then(Vec::new),
@@ -172,6 +195,12 @@ impl Calls for Caller {
             self.baton.park();
         }
         let mut state = self.kernel.state();
+        if state.happens(|faults| faults.preempted) {
+            state.preempted = Some(self.role);
+            drop(state);
+            self.baton.park();
+            state = self.kernel.state();
+        }
         let result = state.call(self.role, number, arguments);
         state.record(self.role, number, arguments, result);
         result
@@ -199,6 +228,10 @@ impl State {
     }
 
     fn record(&mut self, role: Role, number: i64, arguments: Arguments, result: i64) {
+        // At its start the worker reads files of procfs, which are not the same twice.
+        if number == libc::SYS_read && !self.is_serving {
+            return;
+        }
         let who = match role {
             Role::Worker => -1,
             Role::Helper(index) => index as i64,

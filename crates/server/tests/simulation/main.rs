@@ -94,14 +94,14 @@ fn every_reply_is_explained_when_everything_is_simulated() {
     if !is_possible("every_reply_is_explained_when_everything_is_simulated") {
         return;
     }
+    // Some things are done once in a program, such as asking for the size of a page.
+    run(0);
     if let Some(seed) = variable("HEADWAY_SIMULATION_SEED") {
         let (outcome, lines) = run_traced(seed, true);
         lines.iter().for_each(|line| println!("{line}"));
         println!("{outcome:?}");
         return;
     }
-    // Some things are done once in a program, such as asking for the size of a page.
-    run(0);
     (0..SEEDS_TWICE).for_each(run_twice);
     let first = variable("HEADWAY_SIMULATION_FIRST").unwrap_or(1);
     let count = variable("HEADWAY_SIMULATION_SEEDS").unwrap_or(SEEDS);

@@ -13,6 +13,8 @@ pub struct Setup {
     pub timeout_ms: u64,
     /// Directories without an index file are listed.
     pub listing: bool,
+    /// Files leave by sendfile(2): between the comparison and the call they can change.
+    pub sends_pages: bool,
     events: &'static str,
 }
 
@@ -51,6 +53,7 @@ impl Setup {
             revalidate_ms,
             timeout_ms,
             listing,
+            sends_pages: send == "sendfile",
             events,
         }
     }

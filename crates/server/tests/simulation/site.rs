@@ -31,6 +31,8 @@ pub struct Site {
     files: BTreeMap<String, Versions>,
     /// No two versions have one modification time.
     next_modified_s: i64,
+    /// All files are larger than a chunk, so that buffers for chunks are scarce.
+    has_large_files: bool,
     random: SplitMix64,
 }
 
@@ -42,13 +44,16 @@ const SIZES: [usize; 16] = [
     0, 1, 17, 700, 4096, 5000, 16_384, 16_385, 65_536, 65_537, 131_073, 262_143, 262_144, 262_145,
     600_000, 1_100_000,
 ];
+/// From here on a file has several chunks.
+const LARGE_SIZES_FROM: usize = 13;
 
 impl Site {
     /// A site of a few files.
     pub fn new(seed: u64) -> Site {
         // A file system in memory, if there is one: no test should wear a disk.
         let shared = Path::new("/dev/shm");
-        let directory = match shared.is_dir() {
+        let is_chosen = std::env::var_os("TMPDIR").is_some();
+        let directory = match shared.is_dir() && !is_chosen {
             true => tempfile::tempdir_in(shared),
             false => tempfile::tempdir(),
         };
@@ -56,8 +61,10 @@ impl Site {
             directory: directory.expect("a directory"),
             files: BTreeMap::new(),
             next_modified_s: clock::EPOCH_S - 100_000,
+            has_large_files: false,
             random: SplitMix64::for_stream(seed, 2),
         };
+        site.has_large_files = site.random.below(8) == 0;
         fs::create_dir(site.root()).expect("the document root");
         for name in DIRECTORIES {
             fs::create_dir(site.root().join(name)).expect("a directory");
@@ -94,7 +101,11 @@ impl Site {
 
     /// Random bytes of a random length.
     fn content(&mut self) -> Vec<u8> {
-        let mut length = SIZES[self.random.index(SIZES.len())];
+        let sizes = match self.has_large_files {
+            true => &SIZES[LARGE_SIZES_FROM..],
+            false => &SIZES[..],
+        };
+        let mut length = sizes[self.random.index(sizes.len())];
         if self.random.below(3) == 0 {
             length = length.saturating_add_signed(self.random.below(9) as isize - 4);
         }
@@ -113,7 +124,7 @@ impl Site {
         let exists = self
             .current(&path)
             .is_some_and(|version| version.content.is_some());
-        match self.random.below(5) {
+        match self.random.below(7) {
             0 if exists => {
                 fs::remove_file(self.root().join(&path)).expect("a file that exists");
                 self.date_directory(&path);
@@ -131,6 +142,17 @@ impl Site {
                 content.extend_from_slice(&more[..more.len().min(50_000)]);
                 self.rewrite(&path, content);
                 format!("appended to {path}")
+            }
+            3 if exists => {
+                let content = self.current_content(&path);
+                self.rewrite(&path, content);
+                format!("touched {path}")
+            }
+            4 if exists => {
+                let mut content = self.current_content(&path);
+                content.iter_mut().for_each(|byte| *byte = !*byte);
+                self.rewrite(&path, content);
+                format!("rewrote {path} with the same length")
             }
             _ => {
                 self.create(&path);

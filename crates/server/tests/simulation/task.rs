@@ -31,8 +31,7 @@ impl Baton {
 
     /// Called by the task: gives the turn to the world, and waits for the next one.
     pub fn park(&self) {
-        *self.turn.lock().expect("no panic with the baton") = Turn::World;
-        self.passed.notify_all();
+        self.pass(Turn::World);
         self.await_turn();
     }
 
@@ -50,16 +49,19 @@ impl Baton {
             return false;
         }
         *turn = Turn::Task;
-        self.passed.notify_all();
+        drop(turn);
+        self.passed.notify_one();
+        turn = self.turn.lock().expect("no panic with the baton");
         while *turn == Turn::Task {
             turn = self.passed.wait(turn).expect("no panic with the baton");
         }
         *turn != Turn::Ended
     }
 
-    fn end(&self) {
-        *self.turn.lock().expect("no panic with the baton") = Turn::Ended;
-        self.passed.notify_all();
+    /// Only one thread ever waits, and it needs the lock: it is free before that thread wakes up.
+    fn pass(&self, to: Turn) {
+        *self.turn.lock().expect("no panic with the baton") = to;
+        self.passed.notify_one();
     }
 }
 
@@ -86,7 +88,7 @@ impl Task {
                 Ok(Err(error)) => Err(format!("syscall user dispatch: {error}")),
                 Err(_) => Err("it panicked".to_owned()),
             };
-            passed.end();
+            passed.pass(Turn::Ended);
             ended
         });
         Task {

@@ -41,6 +41,10 @@ struct Helper {
     /// The number of its socket, which belongs to it while it lives.
     socket: i32,
     due_ns: Option<u64>,
+    /// It was stopped within a job.
+    is_preempted: bool,
+    /// Its answer to this job is lost with it.
+    is_dying: bool,
 }
 
 /// What the master does later.
@@ -60,6 +64,7 @@ pub struct World {
     site: Site,
     model: Model,
     random: SplitMix64,
+    buffer: Vec<u8>,
     setup: Setup,
     next_change_ns: u64,
     next_stall_ns: u64,
@@ -71,6 +76,8 @@ pub struct World {
     is_drained: bool,
     open_at_end: Option<u64>,
     waits_of_last_turn: u64,
+    /// The worker is not scheduled before this time.
+    resumes_ns: u64,
     /// The turn and the number of waits when no connection was left.
     idle_since: Option<(u64, u64)>,
 }
@@ -83,6 +90,10 @@ impl World {
         let site = Site::new(seed);
         let setup = Setup::draw(site.root(), &mut random);
         let kernel = Kernel::new(seed, setup.is_edge_triggered(), is_traced);
+        if setup.sends_pages {
+            kernel.state().faults.preempted = 0;
+        }
+        let is_preempted = kernel.state().faults.preempted > 0;
         let name = format!("headway-simulation-{}", std::process::id());
         let listener =
             SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("an abstract name");
@@ -110,19 +121,25 @@ impl World {
             helpers: Vec::new(),
             orders: Vec::new(),
             clients,
-            model: Model::new(setup.revalidate_ms, if setup.listing { 200 } else { 403 }),
+            model: Model::new(
+                setup.revalidate_ms,
+                is_preempted,
+                if setup.listing { 200 } else { 403 },
+            ),
             next_change_ns: later(2, &mut random),
             next_stall_ns: later(4, &mut random),
             drain_ns: later(6, &mut random),
             is_draining: false,
             site,
             random,
+            buffer: Vec::new(),
             setup,
             stalled_ns: 0,
             turns: 0,
             is_drained: false,
             open_at_end: None,
             waits_of_last_turn: 0,
+            resumes_ns: 0,
             idle_since: None,
         }
     }
@@ -153,6 +170,10 @@ impl World {
                 self.calm();
             }
             self.act()?;
+            if clock::now_ns() < self.resumes_ns {
+                self.skip_to_next_event()?;
+                continue;
+            }
             if !self.worker.run() {
                 self.read_messages()?;
                 return match self.is_drained {
@@ -165,13 +186,33 @@ impl World {
                 return Err(violation);
             }
             let waits = state.waits;
+            let is_preempted = state.preempted.take().is_some();
             drop(state);
+            if is_preempted {
+                self.preempt();
+                continue;
+            }
             // Work takes time.
             clock::advance(5_000 + self.random.below(100_000));
             if waits == self.waits_of_last_turn {
                 self.skip_to_next_event()?;
             }
             self.waits_of_last_turn = waits;
+        }
+    }
+
+    /// The worker is stopped before a call: meanwhile files change, and others act.
+    fn preempt(&mut self) {
+        let now = clock::now_ns();
+        self.resumes_ns = now + span(&mut self.random, 10, 28);
+        self.note("the worker is not scheduled");
+        self.change_now(now);
+    }
+
+    /// Something stands between two calls: often a file changes between them.
+    fn change_now(&mut self, now: u64) {
+        if !self.kernel.state().is_calm && self.random.below(4) == 0 {
+            self.next_change_ns = now;
         }
     }
 
@@ -232,6 +273,7 @@ impl World {
                 site: &self.site,
                 model: &mut self.model,
                 random: &mut self.random,
+                buffer: &mut self.buffer,
                 timeout_ns: self.setup.timeout_ms * 1_000_000,
                 stalled_ns: self.stalled_ns,
                 is_draining: self.is_draining,
@@ -294,6 +336,10 @@ impl World {
             FromWorker::Drained => self.is_drained = true,
             FromWorker::Snapshot { snapshot, .. } => {
                 self.open_at_end = Some(snapshot.counters.connections_open);
+                let cold = snapshot.counters.chunks_cold;
+                if cold > 0 && !self.kernel.state().was_cold {
+                    return Err(format!("{cold} chunks were cold, and all were in memory"));
+                }
             }
             FromWorker::Notice { text } => self.note(&format!("notice: {text}")),
             FromWorker::Ready | FromWorker::Pong | FromWorker::AcceptPending => {}
@@ -323,12 +369,15 @@ impl World {
         let task = Task::new(baton, calls, move || {
             helper_main(theirs, Extensions::NONE).map_err(|error| error.to_string())
         });
-        // It reaches its first wait.
+        // It reaches its first wait, or is stopped before.
         task.run();
+        let is_preempted = self.kernel.state().preempted.take().is_some();
         self.helpers.push(Some(Helper {
             task,
             socket,
             due_ns: None,
+            is_preempted,
+            is_dying: false,
         }));
         let order = ToWorker::Helper { pid: index as u32 };
         let _ = self.control.try_send(&order, &[ours.as_fd()]);
@@ -341,20 +390,26 @@ impl World {
                 continue;
             };
             match helper.due_ns {
-                None if is_readable(helper.socket) => {
+                None if helper.is_preempted || is_readable(helper.socket) => {
                     helper.due_ns = Some(now + span(&mut self.random, 4, 28));
                 }
                 Some(due) if due <= now => {
                     helper.due_ns = None;
                     let mut state = self.kernel.state();
-                    if state.draw_helper_death() {
-                        state.dying = Some(index);
+                    if !std::mem::take(&mut helper.is_preempted) {
+                        helper.is_dying = state.draw_helper_death();
                     }
+                    state.dying = helper.is_dying.then_some(index);
                     drop(state);
                     let lives = helper.task.run();
-                    self.kernel.state().dying = None;
-                    if !lives {
-                        self.bury(index);
+                    let mut state = self.kernel.state();
+                    state.dying = None;
+                    helper.is_preempted = state.preempted.take().is_some();
+                    drop(state);
+                    match lives {
+                        true if helper.is_preempted => self.change_now(now),
+                        true => {}
+                        false => self.bury(index),
                     }
                 }
                 _ => {}
@@ -379,7 +434,10 @@ impl World {
             return Ok(());
         }
         let now = clock::now_ns();
-        let worker = self.kernel.state().wait_until_ns;
+        let worker = match now < self.resumes_ns {
+            true => Some(self.resumes_ns),
+            false => self.kernel.state().wait_until_ns,
+        };
         let clients = self
             .clients
             .iter()

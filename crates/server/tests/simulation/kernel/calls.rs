@@ -4,7 +4,7 @@
 use headway_base::random::Draw;
 
 use super::layout::{CachestatRange, OpenHow, fill, make, read, shortened, total_bytes, write};
-use super::{CachestatAnswer, Role, State};
+use super::{CachestatAnswer, NowaitAnswer, Role, State};
 use crate::clock;
 use crate::trap::Arguments;
 
@@ -65,17 +65,35 @@ impl State {
                 self.exhausted(&[libc::ENOMEM, libc::ENOBUFS, libc::ETOOMANYREFS])
             }
             libc::SYS_recvmsg if serves => self.receive_message(arguments),
+            libc::SYS_ioctl if serves && is_client && self.happens(|faults| faults.reset) => {
+                self.broken(arguments, &[libc::ENOTCONN, libc::ECONNRESET])
+            }
+            libc::SYS_setsockopt | libc::SYS_shutdown
+                if serves && is_client && self.happens(|faults| faults.exhausted) =>
+            {
+                self.broken(arguments, &[libc::ENOBUFS, libc::ENOMEM, libc::ENOTCONN])
+            }
             libc::SYS_sendfile if serves => self.send_file(arguments),
             libc::SYS_openat2 => self.open(role, arguments),
             libc::SYS_statx => self.status(arguments),
             libc::SYS_preadv2 => self.read_at_once(arguments),
             libc::SYS_pread64 => self.read_file(role, arguments),
+            libc::SYS_mincore => self.mincore(arguments),
+            libc::SYS_fcntl if self.is_opaque(arguments) => -i64::from(libc::EINVAL),
             SYS_CACHESTAT => self.cachestat(arguments),
             libc::SYS_memfd_create if self.happens(|faults| faults.exhausted) => {
                 self.exhausted(&[libc::EMFILE, libc::ENFILE, libc::ENOMEM])
             }
             libc::SYS_accept4 => self.accept(arguments),
             libc::SYS_close => self.close(arguments),
+            libc::SYS_write | libc::SYS_fstatfs | libc::SYS_fadvise64 | libc::SYS_getdents64
+                if role != Role::Worker =>
+            {
+                self.file_call(number, arguments)
+            }
+            libc::SYS_recvmsg if role != Role::Worker => self.receive_job(arguments),
+            // A pause before the next attempt.
+            libc::SYS_nanosleep | libc::SYS_clock_nanosleep if role != Role::Worker => 0,
             libc::SYS_epoll_ctl if serves => self.epoll_control(arguments),
             libc::SYS_getrandom => {
                 let bytes: Vec<u8> = (0..arguments[1])
@@ -215,7 +233,38 @@ impl State {
         {
             return -i64::from(libc::EPIPE);
         }
+        if self.happens(|faults| faults.interrupted) {
+            return -i64::from(libc::EINTR);
+        }
         make(libc::SYS_sendmsg, arguments)
+    }
+
+    /// A helper waits for its next job.
+    fn receive_job(&mut self, arguments: Arguments) -> i64 {
+        match self.happens(|faults| faults.interrupted) {
+            true => -i64::from(libc::EINTR),
+            false => make(libc::SYS_recvmsg, arguments),
+        }
+    }
+
+    /// A helper's call on a file: one of the disk, or one in memory.
+    fn file_call(&mut self, number: i64, mut arguments: Arguments) -> i64 {
+        let is_write = number == libc::SYS_write;
+        // A directory stream ends with its first error.
+        let may_repeat = number != libc::SYS_getdents64;
+        if may_repeat && self.happens(|faults| faults.interrupted) {
+            return -i64::from(libc::EINTR);
+        }
+        if is_write && self.happens(|faults| faults.exhausted) {
+            return self.exhausted(&[libc::ENOSPC, libc::ENOMEM]);
+        }
+        if !is_write && self.happens(|faults| faults.disk) {
+            return self.disk_failed();
+        }
+        if is_write {
+            arguments[2] = self.moved_of_file(arguments[2]);
+        }
+        make(number, arguments)
     }
 
     fn send_file(&mut self, mut arguments: Arguments) -> i64 {
@@ -240,6 +289,10 @@ impl State {
         }
         if is_cached && self.happens(|faults| faults.cold) {
             return -i64::from(libc::EAGAIN);
+        }
+        // A rename raced with the walk (`RESOLVE_BENEATH`).
+        if role != Role::Worker && !is_cached && self.happens(|faults| faults.interrupted) {
+            return self.one_of(&[libc::EAGAIN, libc::EINTR]);
         }
         if self.happens(|faults| faults.exhausted) {
             return self.exhausted(&[libc::EMFILE, libc::ENFILE, libc::ENOMEM]);
@@ -269,8 +322,16 @@ impl State {
 
     /// A read that may not wait (`RWF_NOWAIT`), which the file system of the test may not know.
     fn read_at_once(&mut self, mut arguments: Arguments) -> i64 {
-        if arguments[5] & RWF_NOWAIT != 0 && self.happens(|faults| faults.cold) {
+        let may_wait = arguments[5] & RWF_NOWAIT == 0;
+        if !may_wait && self.nowait != NowaitAnswer::Reads {
+            return -i64::from(libc::EOPNOTSUPP);
+        }
+        if !may_wait && self.happens(|faults| faults.cold) {
+            self.was_cold = true;
             return -i64::from(libc::EAGAIN);
+        }
+        if self.happens(|faults| faults.interrupted) {
+            return -i64::from(libc::EINTR);
         }
         if self.happens(|faults| faults.disk) {
             return self.disk_failed();
@@ -313,8 +374,25 @@ impl State {
             true => self.random.below(pages.max(1)),
             false => pages,
         };
+        self.was_cold |= cached < pages;
         write(arguments[2], [cached, 0, 0, 0, 0]);
         0
+    }
+
+    /// Some of the pages of a mapping are not in memory.
+    fn mincore(&mut self, arguments: Arguments) -> i64 {
+        let result = make(libc::SYS_mincore, arguments);
+        if result == 0 && self.happens(|faults| faults.cold) {
+            self.was_cold = true;
+            let pages = arguments[1].div_ceil(PAGE_BYTES);
+            write(arguments[2] + self.random.below(pages), 0_u8);
+        }
+        result
+    }
+
+    /// Whether a file is asked for its seals which should not look like one in memory.
+    fn is_opaque(&self, arguments: Arguments) -> bool {
+        self.nowait == NowaitAnswer::Opaque && arguments[1] == libc::F_GET_SEALS as u64
     }
 
     fn accept(&mut self, arguments: Arguments) -> i64 {
