@@ -126,7 +126,11 @@ fn published_files_are_others_with_the_same_bytes_while_a_log_grows() {
     );
     assert!(before.iter().any(|(path, inode)| after[path] != *inode));
     let log = fs::metadata(mount_point(&lab).join("written/log")).expect("there");
-    assert!(log.len() > 0 && log.len() % 120 == 0, "{}", log.len());
+    assert!(
+        !log.is_empty() && log.len().is_multiple_of(120),
+        "{}",
+        log.len()
+    );
     let mut verify = Command::new(common::headway());
     let verified = verify.args(["fileset", "verify"]).arg(&set).output();
     let verified = verified.expect("started");
