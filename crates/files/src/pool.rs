@@ -49,10 +49,10 @@ use submit::HeldLookup;
 /// them, but a slow job must survive when helpers are killed many times per second.
 const RETRIES_MAX: u32 = 15;
 
-/// Closed descriptors leave in batches: when this many wait, or when the oldest has waited so
-/// long.
-const CLOSE_BATCH_MIN: usize = 32;
-const CLOSE_DELAY_MS: u64 = 50;
+/// When so many descriptors wait, or the oldest has waited so many ms, they leave in a batch: after
+/// the jobs, and before them, since helpers may have jobs without end.
+const CLOSE_AFTER_JOBS: (usize, u64) = (32, 50);
+const CLOSE_BEFORE_JOBS: (usize, u64) = (crate::protocol::CLOSE_BATCH_MAX, 500);
 
 /// Limits of the pool, and what its helpers do with files.
 #[derive(Clone, Copy, Debug)]
@@ -269,11 +269,12 @@ impl Pool {
         }
         self.start_in_ring();
         self.open_roots();
+        self.send_deferred_closes(now_ms, CLOSE_BEFORE_JOBS);
         while self.for_helpers() > 0 {
             let Some(position) = self.idle() else { break };
             self.start(position);
         }
-        self.send_deferred_closes(now_ms);
+        self.send_deferred_closes(now_ms, CLOSE_AFTER_JOBS);
         if let Some(ring) = &mut self.ring {
             ring.submit(&mut self.finished);
         }
@@ -320,7 +321,7 @@ impl Pool {
         let deferred = self
             .closes_waiting_since_ms
             .filter(|_| self.ring.is_some() || self.idle().is_some())
-            .map(|since| since.saturating_add(CLOSE_DELAY_MS));
+            .map(|since| since.saturating_add(CLOSE_AFTER_JOBS.1));
         [grow, shrink, deferred]
             .into_iter()
             .flatten()
@@ -390,14 +391,14 @@ impl Pool {
 
     /// Sends descriptors to an idle helper. Our copies are closed before the order to
     /// close its own, so that the helper's is the last reference.
-    fn send_deferred_closes(&mut self, now_ms: u64) {
+    fn send_deferred_closes(&mut self, now_ms: u64, (count, delay_ms): (usize, u64)) {
         if self.deferred.is_empty() {
             self.closes_waiting_since_ms = None;
             return;
         }
         let since = *self.closes_waiting_since_ms.get_or_insert(now_ms);
-        let due = now_ms >= since.saturating_add(CLOSE_DELAY_MS);
-        if self.deferred.len() < CLOSE_BATCH_MIN && !due {
+        let due = now_ms >= since.saturating_add(delay_ms);
+        if self.deferred.len() < count && !due {
             return;
         }
         if self.ring.is_some() {
