@@ -49,8 +49,8 @@ use submit::HeldLookup;
 /// them, but a slow job must survive when helpers are killed many times per second.
 const RETRIES_MAX: u32 = 15;
 
-/// When so many descriptors wait, or the oldest has waited so many ms, they leave in a batch: after
-/// the jobs, and before them, since helpers may have jobs without end.
+/// When this number of descriptors waits, or the oldest has waited for this number of ms, they leave
+/// in a batch: after the jobs, and before them, since helpers may have jobs without end.
 const CLOSE_AFTER_JOBS: (usize, u64) = (32, 50);
 const CLOSE_BEFORE_JOBS: (usize, u64) = (crate::protocol::CLOSE_BATCH_MAX, 500);
 
