@@ -51,10 +51,10 @@ use submit::HeldLookup;
 /// them, but a slow job must survive when helpers are killed many times per second.
 const RETRIES_MAX: u32 = 15;
 
-/// Closed descriptors leave in batches: when this many wait, or when the oldest has waited so
-/// long.
-const CLOSE_BATCH_MIN: usize = 32;
-const CLOSE_DELAY_MS: u64 = 50;
+/// When this number of descriptors waits, or the oldest has waited for this number of ms, they leave
+/// in a batch: after the jobs, and before them, since helpers may have jobs without end.
+const CLOSE_AFTER_JOBS: (usize, u64) = (32, 50);
+const CLOSE_BEFORE_JOBS: (usize, u64) = (crate::protocol::CLOSE_BATCH_MAX, 500);
 
 /// Limits of the pool, and what its helpers do with files.
 #[derive(Clone, Copy, Debug)]
@@ -277,8 +277,9 @@ impl Pool {
         }
         self.start_in_ring();
         self.open_roots();
+        self.send_deferred_closes(now_ms, CLOSE_BEFORE_JOBS);
         while self.start_next() {}
-        self.send_deferred_closes(now_ms);
+        self.send_deferred_closes(now_ms, CLOSE_AFTER_JOBS);
         if let Some(ring) = &mut self.ring {
             ring.submit(&mut self.finished);
         }
@@ -309,14 +310,14 @@ impl Pool {
 
     /// Sends descriptors to an idle helper. Our copies are closed before the order to
     /// close its own, so that the helper's is the last reference.
-    fn send_deferred_closes(&mut self, now_ms: u64) {
+    fn send_deferred_closes(&mut self, now_ms: u64, (count, delay_ms): (usize, u64)) {
         if self.deferred.is_empty() {
             self.closes_waiting_since_ms = None;
             return;
         }
         let since = *self.closes_waiting_since_ms.get_or_insert(now_ms);
-        let due = now_ms >= since.saturating_add(CLOSE_DELAY_MS);
-        if self.deferred.len() < CLOSE_BATCH_MIN && !due {
+        let due = now_ms >= since.saturating_add(delay_ms);
+        if self.deferred.len() < count && !due {
             return;
         }
         if self.ring.is_some() {

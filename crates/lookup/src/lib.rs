@@ -270,8 +270,7 @@ impl Lookup {
 
     /// Stores what a helper found, unless it was asked about an earlier `version` of the root. An answer
     /// that only confirms the cached one keeps the entry and its cached responses, unless they are gone
-    /// and the file is closed. So does a file system that fails, as long as the entry may be stale and
-    /// there was something: 404 would say of a file which has come that it is not there.
+    /// and the file is closed. So does a file system that fails, as long as the entry may be stale.
     pub fn store(
         &mut self,
         (root, version): (RootId, u32),
@@ -292,8 +291,7 @@ impl Lookup {
                 entry.confirm(AbsentSiblings::Probe, now_ms);
                 return entry.clone();
             }
-            let was_there = !matches!(entry.answer, Answer::Failed(_));
-            if !answer.cacheable() && was_there && self.ages.allow_stale(entry, now_ms) {
+            if !answer.cacheable() && self.ages.allow_stale(entry, now_ms) {
                 return entry.clone();
             }
         }
@@ -356,8 +354,12 @@ impl Lookup {
 }
 
 impl Ages {
-    /// Whether an entry may be used although it could not be checked.
+    /// Whether an entry may be used although it could not be checked. What was absent may not: 404
+    /// would say of a file which has come meanwhile that it is not there.
     fn allow_stale(self, entry: &Entry, now_ms: u64) -> bool {
+        if matches!(entry.answer, Answer::Failed(_)) {
+            return false;
+        }
         now_ms < entry.checked_ms.get() + self.revalidate_ms + self.stale_ms && self.stale_ms > 0
     }
 }

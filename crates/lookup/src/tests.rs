@@ -48,7 +48,7 @@ impl Fixture {
             ages,
             true,
         );
-        lookup.store((RootId(0), 0), PATH, Answer::Failed(Failure::NotFound), 0);
+        lookup.store((RootId(0), 0), PATH, Answer::Directory, 0);
         Fixture {
             lookup,
             counters: Counters::default(),
@@ -126,8 +126,6 @@ fn every_use_waits_for_the_check_when_nothing_may_be_stale() {
 #[test]
 fn entry_stays_when_its_check_fails_and_goes_when_it_is_too_old() {
     let mut fixture = Fixture::new(AGES);
-    let key = (RootId(0), 0);
-    fixture.lookup.store(key, PATH, Answer::Directory, 0);
     fixture.find(900);
     fixture.store(Failure::Io, 1200);
     assert_eq!(fixture.find(1300), Some(true), "still to be checked");
@@ -136,9 +134,18 @@ fn entry_stays_when_its_check_fails_and_goes_when_it_is_too_old() {
 }
 
 #[test]
+fn absence_is_checked_although_it_is_busy() {
+    let mut fixture = Fixture::new(AGES);
+    fixture.store(Failure::NotFound, 0);
+    assert_eq!(fixture.find(900), Some(false));
+    assert_eq!(fixture.find(1100), None, "the file may have come");
+}
+
+#[test]
 fn absence_is_forgotten_when_its_check_fails() {
     for failure in [Failure::Io, Failure::Exhausted] {
         let mut fixture = Fixture::new(AGES);
+        fixture.store(Failure::NotFound, 0);
         fixture.find(900);
         fixture.store(failure, 1200);
         assert_eq!(fixture.find(1300), None, "{failure:?}");

@@ -3,7 +3,7 @@
 use super::jobs::Startable;
 use super::shares::{Origin, Shares, extra_helpers};
 use super::slot::{Slot, Work};
-use super::{CLOSE_DELAY_MS, HelperSlot, Pool, micros, ms, request};
+use super::{CLOSE_AFTER_JOBS, HelperSlot, Pool, micros, ms, request};
 use crate::protocol::encode_request;
 use rustix::fd::AsFd;
 
@@ -43,7 +43,7 @@ impl Pool {
         let deferred = self
             .closes_waiting_since_ms
             .filter(|_| self.ring.is_some() || self.idle().is_some())
-            .map(|since| since.saturating_add(CLOSE_DELAY_MS));
+            .map(|since| since.saturating_add(CLOSE_AFTER_JOBS.1));
         [grow, shrink, deferred]
             .into_iter()
             .flatten()

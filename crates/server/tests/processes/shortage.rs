@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 use headway_test_support::disks::Mount;
 use headway_test_support::server::Server;
@@ -82,6 +82,37 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
         let said = server.stop();
         assert!(said.contains("accepting paused"), "{said}");
     }
+}
+
+#[test]
+fn upload_gets_503_when_no_descriptor_is_left_to_read_it_back() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let root = root();
+    let config = root.path().join("server.toml");
+    let proxy = upstream.local_addr().unwrap();
+    let location = format!(
+        "[[location]]\nprefix = \"/p/\"\nproxy = \"{proxy}\"\nconcurrency = 1\n\
+         keepalive-unsafe-methods = true\n"
+    );
+    fs::write(&config, location).unwrap();
+    let arguments = ["--workers", "1", "--config", config.to_str().unwrap()];
+    let server = Server::start(program(), root.path(), &arguments);
+    // It occupies the upstream, so the upload waits with its whole body.
+    let mut first = server.connect();
+    send_get(&mut first, "/p/first");
+    let (mut connection, _) = upstream.accept().unwrap();
+    let mut upload = server.connect();
+    let head = b"POST /p/ HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n";
+    upload.write_all(head).unwrap();
+    upload.write_all(&contents(1, 600_000)).unwrap();
+    server.wait_for("the whole body", |server| {
+        counter(&server.status(), "handler_queue_length") == 1
+    });
+    leave_room(server.children("serve-worker")[0], 0);
+    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    connection.write_all(response).unwrap();
+    assert_eq!(read_response(&mut first).0, 200);
+    assert_eq!(read_response(&mut upload).0, 503);
 }
 
 #[test]

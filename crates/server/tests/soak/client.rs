@@ -75,7 +75,7 @@ impl Connection {
         })
     }
 
-    /// Sends bytes. An error is seen by the next read: the server may answer before it closes.
+    /// Sends bytes. The next read sees an error: the server may answer before it closes.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }

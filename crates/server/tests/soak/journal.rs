@@ -148,7 +148,8 @@ impl Kind {
             Kind::KillUpstreams | Kind::Partition | Kind::HalfOpen => {
                 is_upstream && (*failure == Cut || matches!(failure, Status(502..=504)))
             }
-            Kind::Descriptors => *failure == NoReply || matches!(failure, Status(502 | 503)),
+            // A helper's copy of the next bytes comes with a descriptor.
+            Kind::Descriptors => is_gone || matches!(failure, Status(502 | 503)),
             Kind::Processes => route == Route::Cgi && matches!(failure, Status(502 | 503)),
             Kind::MoveDirectory => route == Route::Moved && matches!(failure, Status(404)),
             Kind::Truncate => route == Route::Mutable && *failure == Cut,

@@ -4,7 +4,7 @@
 //! A response may only fail in a way that a fault explains which was active then, by the table in
 //! [`journal`]. All else is lost. At the end the processes must hold what they held at the start.
 //!
-//! `scripts/soak` runs it for as long as you say; without that it takes 20 seconds. The seed
+//! `scripts/soak` runs it for an hour; without that it takes 20 seconds. The seed
 //! decides about faults and requests, but not when threads run, so a run cannot be repeated exactly.
 //!
 //! Not injected: steps of the real-time clock, which no namespace separates from the machine's. The

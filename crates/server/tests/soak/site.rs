@@ -143,7 +143,7 @@ impl Site {
             .expect("an appended line");
     }
 
-    /// Changes files, and evicts others from memory, until `has_ended`.
+    /// Changes files, and evicts others from memory, until the run ends.
     pub fn keep_changing(&self, seed: u64, has_ended: &AtomicBool) {
         let mut random = SplitMix64(seed);
         for round in 0_u64.. {

@@ -303,7 +303,8 @@ impl Gateway {
         }
         let file = match with_identity(file, &context.pool.deferred_closes()) {
             Ok(file) => file,
-            Err(_) => return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR)),
+            // Only descriptors can be missing.
+            Err(_) => return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE)),
         };
         let length = context
             .buffers

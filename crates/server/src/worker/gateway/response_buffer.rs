@@ -136,7 +136,7 @@ impl Gateway {
             return Continue(());
         };
         let Ok(file) = with_identity(file, &context.pool.deferred_closes()) else {
-            return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         };
         let length = context
             .buffers
