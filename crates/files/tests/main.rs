@@ -2,6 +2,7 @@
 
 mod common;
 
+mod closing;
 mod contents;
 mod fairness;
 mod file_cache;

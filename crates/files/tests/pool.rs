@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The helper's end of a socket, worked by the test.
 pub(crate) struct Puppet {
-    slot: HelperSlot,
+    pub(crate) slot: HelperSlot,
     socket: OwnedFd,
 }
 
@@ -49,7 +49,7 @@ impl Puppet {
         }
     }
 
-    fn reply(&self, reply: &Reply, files: &[BorrowedFd<'_>]) {
+    pub(crate) fn reply(&self, reply: &Reply, files: &[BorrowedFd<'_>]) {
         let mut bytes = Vec::new();
         encode_reply(reply, &mut bytes);
         send_with_descriptors(&self.socket, &[IoSlice::new(&bytes)], files, Wait::Never).unwrap();
@@ -83,7 +83,7 @@ impl Puppet {
     }
 }
 
-fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
+pub(crate) fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
     let mut limits = PoolLimits {
         min: 1,
         max: 3,
@@ -97,46 +97,9 @@ fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
     Pool::new(limits, roots(tree.path(), &["index.html"], false))
 }
 
-fn submit(pool: &mut Pool, path: &str, waiter: u64) {
+pub(crate) fn submit(pool: &mut Pool, path: &str, waiter: u64) {
     pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(waiter))
         .unwrap();
-}
-
-#[test]
-fn closes_get_their_turn_when_jobs_never_end() {
-    let mut pool = pool(|limits| limits.max = 1);
-    let helper = Puppet::attach(&mut pool);
-    let deferred = pool.deferred_closes();
-    let push = |count| {
-        let null = || std::fs::File::open("/dev/null").unwrap();
-        (0..count).for_each(|_| deferred.push(null().into()));
-    };
-    let close = |pool: &mut Pool| {
-        assert!(helper.message().unwrap().starts_with("DeferClose"));
-        assert!(helper.message().unwrap().starts_with("Release"));
-        helper.reply(&Reply::Closed { job: 0 }, &[]);
-        pool.on_ready(helper.slot, 0, &mut Vec::new());
-    };
-    for (waiter, path) in ["a", "b", "c"].into_iter().enumerate() {
-        submit(&mut pool, path, waiter as u64);
-    }
-    // A full message goes first.
-    push(64);
-    pool.flush(0);
-    assert_eq!(deferred.len(), 0);
-    close(&mut pool);
-    // A few wait for jobs, but not for all that will ever come.
-    push(2);
-    for now_ms in [0, 100] {
-        pool.flush(now_ms);
-        assert_eq!(deferred.len(), 2);
-        helper.answer(&mut pool, now_ms);
-    }
-    pool.flush(600);
-    assert_eq!(deferred.len(), 0);
-    close(&mut pool);
-    pool.flush(700);
-    helper.answer(&mut pool, 700);
 }
 
 #[test]
