@@ -8,7 +8,7 @@ use crate::protocol::encode_request;
 use rustix::fd::AsFd;
 
 impl Pool {
-    /// How many helpers there should be, from `min` to [`PoolLimits::max`]: one more than there are if
+    /// How many helpers there should be, from `min` to [`PoolLimits::max`](super::PoolLimits::max): one more than there are if
     /// jobs have waited too long. Request from the master what is neither attached nor already requested.
     pub fn wanted(&self, now_ms: u64) -> usize {
         let grow = self
