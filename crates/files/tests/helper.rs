@@ -546,7 +546,7 @@ fn failure_is_reported_when_spooling_fails() {
         matches!(
             done[0].outcome,
             Outcome::Spooled {
-                file: Err(Failure::Io)
+                file: Err(Failure::Exhausted)
             }
         ),
         "{done:?}"

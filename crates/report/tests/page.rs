@@ -503,7 +503,7 @@ fn blocked_calls_are_shown_beside_slow_requests() {
         // The trace has a clock of its own; only the wall clock is common.
         let kept = serde_json::json!({
             "thread": 1, "call": "<read>", "location": 0, "start_ns": 5_000 + slowest.intended_ns, "wall_ns": slowest.response_ns(),
-            "sleeps": [{ "label": "page-io", "total_ns": 1 }],
+            "sleeps": [{ "label": "page-io", "total_ns": slowest.response_ns() }],
         });
         let trace = serde_json::json!({
             "schema": 1, "started_ns": 5_000, "started_unix_ns": description.epoch_unix_ns, "kept": [kept],

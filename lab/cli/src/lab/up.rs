@@ -20,8 +20,6 @@ Examples:
   headway-lab up quick --memory 130MiB --fileset 400MB
                                                     with a file set on its disk
   headway-lab up narrow --disk none --memory none --link 100Mbit
-  headway-lab up many --link 10Gbit --client-link 100Mbit
-                                                    sixteen clients with a link of their own
   headway-lab up old --cpu-share 0.25               a CPU quota of a quarter of a CPU
   headway-lab up mine --disk my-disk.toml           model, size, seed and faults from a file
   headway-lab up nfs --filesystem remote            files on a server, a round trip for each open
