@@ -410,15 +410,17 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
     u64 *execs = map_lookup(&targets, &from);
     if (!execs || (from != to && !follow_children)) return 0;
     /* The child runs the parent's program, but its count of execs is its own. */
-    u64 none = 0;
+    u64 first = 0;
     if (from != to) {
-        if (map_update(&targets, &to, &none, UPDATE_ANY)) {
+        u64 *used = map_lookup(&used_ids, &to);
+        if (used) first = *used + 1;
+        if (map_update(&targets, &to, &first, UPDATE_ANY)) {
             count_lost(LOST_PROCESSES);
             return 0;
         }
-        report_process(EVENT_FORK, process_key(to, 0), process_key(from, *execs), 0);
+        report_process(EVENT_FORK, process_key(to, first), process_key(from, *execs), 0);
     }
-    struct thread *thread = new_thread(child->pid, to, from == to ? *execs : 0);
+    struct thread *thread = new_thread(child->pid, to, from == to ? *execs : first);
     if (thread) thread->unborn = 1;
     return 0;
 }
@@ -455,7 +457,8 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
     }
     map_delete(&threads, &tid);
     if (FIELD(FIELD(task, signal), live.counter) == 0) {
-        u64 process = process_key(tgid, *execs);
+        u64 last = *execs, process = process_key(tgid, last);
+        map_update(&used_ids, &tgid, &last, UPDATE_ANY);
         /* The process id will be reused by another process, which must not be traced. */
         map_delete(&targets, &tgid);
         report_process(EVENT_EXIT, process, 0, 0);

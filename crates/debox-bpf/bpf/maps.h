@@ -71,6 +71,17 @@ struct {
     TYPE(value, u64);
 } frames SECTION(".maps");
 
+/*
+ * Process ids of traced processes that have ended, to their counts of execs: one that reuses the id counts on
+ * from there, lest the two are taken for one.
+ */
+struct {
+    VALUE(type, MAP_LRU_HASH);
+    VALUE(max_entries, 32768);
+    TYPE(key, u32);
+    TYPE(value, u64);
+} used_ids SECTION(".maps");
+
 /* Thread id to the record of its last call that slept, for merging into in-band records. */
 struct {
     VALUE(type, MAP_LRU_HASH);

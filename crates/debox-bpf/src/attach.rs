@@ -27,7 +27,8 @@ use crate::totals::{Builder, Resource, SiteTotals};
 pub struct SeenProgram {
     /// The process.
     pub pid: u32,
-    /// How often the process had called exec since it was traced.
+    /// How often the process had called exec since it was traced. One that reuses the number of a
+    /// traced process counts on from there.
     pub execs: u32,
     /// The process and the execs of the program that forked it; `None` after an exec, and for
     /// those that were there before.

@@ -1,5 +1,8 @@
 //! The observer and a process with known sleeps: counts and waiters are exact under any load.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use crate::common;
 use headway_debox::policy::Filter;
 use headway_debox::{Label, calls};
@@ -242,6 +245,69 @@ fn children_are_followed_when_they_fork_and_exec() {
     sleeper.finish();
     attach.poll();
     assert_eq!(attach.living().count(), 0);
+}
+
+/// Has a shell start two programs one after the other with one process number, which it prints.
+/// Another process may take the number, so it tries again.
+const SAME_NUMBER: &str = "read word
+while :; do
+    /bin/true & first=$!
+    wait $first
+    echo $((first - 1)) >/proc/sys/kernel/ns_last_pid || exit
+    /bin/false & second=$!
+    wait $second
+    [ $first = $second ] && break
+done
+echo $first";
+
+/// Needs: root; BTF (Linux 5.18); clang at build; /proc/sys/kernel/ns_last_pid
+#[test]
+fn processes_are_two_when_the_second_reuses_the_number_of_the_first() {
+    let test = "processes_are_two_when_the_second_reuses_the_number_of_the_first";
+    let last = std::fs::File::options()
+        .write(true)
+        .open("/proc/sys/kernel/ns_last_pid");
+    if let Err(error) = last {
+        return headway_test_support::skip(test, &format!("ns_last_pid: {error}"));
+    }
+    let mut shell = Command::new("sh")
+        .args(["-c", SAME_NUMBER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let pids = Pids::one(shell.id());
+    let started = Attach::start(&pids, &Limits::default(), Filter::default());
+    let attached = attach(test, started);
+    let word = shell.stdin.take().expect("a pipe").write_all(b"go\n");
+    word.expect("the shell waits for it");
+    let printed = shell.wait_with_output().expect("the shell ends").stdout;
+    let Some(mut attach) = attached else {
+        return;
+    };
+    let printed = String::from_utf8(printed).expect("a number");
+    let number: u32 = printed.trim().parse().expect("a number");
+    attach.poll();
+    let programs = attach.programs().filter(|program| program.pid == number);
+    let mut programs: Vec<_> = programs
+        .map(|program| (program.started_ns, program.execs, program.path.as_str()))
+        .collect();
+    programs.sort_unstable();
+    let [
+        ..,
+        (_, 0, ""),
+        (_, 1, "/bin/true"),
+        (_, 2, ""),
+        (_, 3, "/bin/false"),
+    ] = programs[..]
+    else {
+        panic!("{programs:?}");
+    };
+    let totals = attach.snapshot().expect("the maps");
+    let ends = of_call(&totals, Some(number), "exit_group");
+    let mut ends: Vec<_> = ends.map(|site| (site.execs, site.unfinished)).collect();
+    ends.sort_unstable();
+    assert_eq!(ends, [(1, 1), (3, 1)]);
 }
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build

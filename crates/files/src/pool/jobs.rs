@@ -418,7 +418,7 @@ mod tests {
 
     fn start(jobs: &mut Jobs) -> Option<(u64, &Job)> {
         let now = Startable {
-            shares: Shares::new(1, 0, Vec::new()),
+            shares: Shares::new(1, 0, &[]),
             refreshes: true,
         };
         jobs.start(&now, |_| true)

@@ -106,9 +106,9 @@ impl Pool {
     pub(super) fn beside(&self, busy: usize, jobs: impl Iterator<Item = u64>) -> Startable {
         let running: Vec<_> = jobs.filter_map(|id| self.jobs.running(id)).collect();
         let refreshes = running.iter().filter(|job| job.is_refresh()).count();
-        let origins = running.iter().map(|job| job.origin).collect();
+        let origins: Vec<Origin> = running.iter().map(|job| job.origin).collect();
         Startable {
-            shares: Shares::new(self.limits.max, busy, origins),
+            shares: Shares::new(self.limits.max, busy, &origins),
             refreshes: refreshes < self.limits.max.div_ceil(2),
         }
     }

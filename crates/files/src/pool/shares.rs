@@ -82,40 +82,40 @@ pub(super) struct Shares {
     max: usize,
     /// With helpers whose work has no origin.
     busy: usize,
-    running: Vec<Origin>,
-    /// The directory which holds most helpers.
-    largest: Option<Directory>,
+    /// File systems that may not have more than they have, once all are busy.
+    filesystems: Vec<u64>,
+    /// Directories of one level that may not, and the level; `None` if no directory holds most helpers.
+    directories: Option<(Level, Vec<u64>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Directory {
-    Top(u64),
-    Lowest(u64),
+enum Level {
+    Top,
+    Lowest,
 }
 
 impl Shares {
     /// `busy` helpers, of which some run jobs.
-    pub(super) fn new(max: usize, busy: usize, running: Vec<Origin>) -> Shares {
+    pub(super) fn new(max: usize, busy: usize, running: &[Origin]) -> Shares {
         let mut shares = Shares {
             max,
             busy,
-            running,
-            largest: None,
+            filesystems: Vec::new(),
+            directories: None,
         };
         if shares.is_full() {
-            shares.largest = shares.find_largest();
+            let part = step(max).div_ceil(2);
+            shares.filesystems = with_many(running, part, |job| job.filesystem);
+            let levels = [Level::Lowest, Level::Top];
+            let is_held = |level: &Level| {
+                !with_many(running, max.div_ceil(2), |job| level.of(job)).is_empty()
+            };
+            shares.directories = levels
+                .into_iter()
+                .find(is_held)
+                .map(|level| (level, with_many(running, part, |job| level.of(job))));
         }
         shares
-    }
-
-    /// The directory that holds at least half of `max`; the lowest one if there are several.
-    fn find_largest(&self) -> Option<Directory> {
-        let lowest = |job: &Origin| Directory::Lowest(job.directory);
-        let top = |job: &Origin| Directory::Top(job.top);
-        let is_large = |directory: &Directory| 2 * self.count(|job| directory.has(job)) >= self.max;
-        let running = self.running.iter();
-        let found = running.clone().map(lowest).find(is_large);
-        found.or_else(|| running.map(top).find(is_large))
     }
 
     /// Whether all helpers that any job may take are busy.
@@ -125,39 +125,37 @@ impl Shares {
 
     /// Whether a job may have a helper now.
     pub(super) fn allow(&self, job: &Origin) -> bool {
-        let step = step(self.max);
-        let part = step.div_ceil(2);
         if !self.is_full() {
             return true;
         }
-        if self.busy < self.max + step
-            && let Some(largest) = self.largest
-            && self.count(|other| largest.of(other) == largest.of(job)) < part
+        if self.busy < self.max + step(self.max)
+            && let Some((level, directories)) = &self.directories
+            && !directories.contains(&level.of(job))
         {
             return true;
         }
         self.busy < self.max + extra_helpers(self.max)
-            && self.count(|other| other.filesystem == job.filesystem) < part
-    }
-
-    fn count(&self, fits: impl Fn(&Origin) -> bool) -> usize {
-        self.running.iter().filter(|job| fits(job)).count()
+            && !self.filesystems.contains(&job.filesystem)
     }
 }
 
-impl Directory {
-    /// The directory of a job on the same level.
+impl Level {
+    /// The directory of a job on this level.
     fn of(self, job: &Origin) -> u64 {
         match self {
-            Directory::Top(_) => job.top,
-            Directory::Lowest(_) => job.directory,
+            Level::Top => job.top,
+            Level::Lowest => job.directory,
         }
     }
+}
 
-    fn has(self, job: &Origin) -> bool {
-        let (Directory::Top(number) | Directory::Lowest(number)) = self;
-        self.of(job) == number
-    }
+/// The values that at least `count` of the jobs have.
+fn with_many(running: &[Origin], count: usize, of: impl Fn(&Origin) -> u64) -> Vec<u64> {
+    let mut values: Vec<u64> = running.iter().map(of).collect();
+    values.sort_unstable();
+    let groups = values.chunk_by(|one, other| one == other);
+    let many = groups.filter(|group| group.len() >= count);
+    many.filter_map(|group| group.first().copied()).collect()
 }
 
 #[cfg(test)]
@@ -176,7 +174,7 @@ mod tests {
     fn fill(running: &mut Vec<Origin>, next: impl Fn(u64) -> Origin) -> usize {
         for number in 0.. {
             let job = next(number);
-            if !Shares::new(16, running.len(), running.clone()).allow(&job) {
+            if !Shares::new(16, running.len(), running).allow(&job) {
                 break;
             }
             running.push(job);
@@ -222,7 +220,6 @@ mod tests {
 
     #[test]
     fn few_helpers_are_not_divided() {
-        let running = vec![job(1, 1, 1); 3];
-        assert!(!Shares::new(3, 3, running).allow(&job(2, 2, 2)));
+        assert!(!Shares::new(3, 3, &[job(1, 1, 1); 3]).allow(&job(2, 2, 2)));
     }
 }
