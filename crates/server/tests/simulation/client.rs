@@ -358,8 +358,8 @@ impl Client {
             .connection
             .map_or_else(Default::default, |one| state.connections[one]);
         // A job that failed may have begun for another request before this one.
-        let since = self.pending.front().map_or(0, |planned| planned.begun_ns);
-        let since = since.saturating_sub(5_000_000_000);
+        let begun_ns = self.pending.front().map_or(0, |planned| planned.begun_ns);
+        let since = begun_ns.saturating_sub(5_000_000_000);
         let within = |times: &[u64]| times.last().is_some_and(|time| *time >= since);
         let now = clock::now_ns();
         let end_ns = match fate.closed_ns {
@@ -373,7 +373,9 @@ impl Client {
         Excuses {
             disk_failed: within(&state.disk_failed_ns),
             exhausted: within(&state.exhausted_ns),
-            timed_out: quiet_ns + 300_000_000 >= around.timeout_ns,
+            // Where the machine stood still the reply itself may have ended the silence.
+            timed_out: quiet_ns + 300_000_000 >= around.timeout_ns
+                || begun_ns > 0 && around.stalled_ns > begun_ns,
             is_broken: fate.is_broken,
             is_draining: around.is_draining,
         }
