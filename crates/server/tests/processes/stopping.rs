@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::path::Path;
 
 use rustix::process::Signal;
 
@@ -44,12 +46,12 @@ fn slow_download_completes_after_a_stop_signal() {
     }
 }
 
-#[test]
-fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
-    let root = root();
-    fs::create_dir(root.path().join("d")).unwrap();
-    let arguments = ["--workers", "1", "--helpers-max", "1", "--listing"];
-    let mut server = Server::start(program(), root.path(), &arguments);
+/// A server whose helpers hang, and a client that waits for one of them.
+fn waiting_for_helpers(root: &Path, more: &[&str]) -> (Server, Stopped, TcpStream) {
+    fs::create_dir(root.join("d")).unwrap();
+    let mut arguments = vec!["--workers", "1", "--helpers-max", "1", "--listing"];
+    arguments.extend(more);
+    let server = Server::start(program(), root, &arguments);
     server.wait_for("a helper", |server| {
         counter(&server.status(), "helpers") == 1
     });
@@ -59,6 +61,13 @@ fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
     server.wait_for("the request", |server| {
         counter(&server.status(), "requests_received") == 1
     });
+    (server, stopped, client)
+}
+
+#[test]
+fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
+    let root = root();
+    let (mut server, stopped, mut client) = waiting_for_helpers(root.path(), &[]);
     server.signal(Signal::TERM);
     server.wait_for("the listener to close", |server| !server.accepts());
     drop(stopped);
@@ -69,33 +78,15 @@ fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
 #[test]
 fn server_ends_at_the_drain_deadline_when_every_helper_hangs() {
     let root = root();
-    fs::create_dir(root.path().join("d")).unwrap();
-    let arguments = [
-        "--workers",
-        "1",
-        "--helpers",
-        "2",
-        "--listing",
-        "--drain-timeout",
-        "300ms",
-    ];
-    let mut server = Server::start(program(), root.path(), &arguments);
-    server.wait_for("helpers", |server| {
-        counter(&server.status(), "helpers") == 2
-    });
-    let _stopped = Stopped::stop(server.children("serve-helper"));
-    let mut client = tiny_client(&server.address);
-    send_get(&mut client, "/d/");
-    server.wait_for("the request", |server| {
-        counter(&server.status(), "requests_received") == 1
-    });
+    let more = ["--drain-timeout", "300ms"];
+    let (mut server, _stopped, mut client) = waiting_for_helpers(root.path(), &more);
     server.signal(Signal::TERM);
     assert!(server.wait().success());
     assert_eq!(read_to_close(&mut client), b"");
 }
 
 #[test]
-fn server_ends_at_the_drain_deadline_when_a_when_a_client_takes_too_long() {
+fn server_ends_at_the_drain_deadline_when_a_client_takes_too_long() {
     let root = root();
     fs::write(root.path().join("large"), contents(1, large())).unwrap();
     let mut server = Server::start(program(), root.path(), &["--drain-timeout", "300ms"]);

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -107,13 +107,7 @@ impl Server {
                 let master = self.master.load(Ordering::SeqCst);
                 ended_children = reap_orphans(&ended_children, master);
             }
-            let ended = self
-                .child
-                .lock()
-                .expect("child")
-                .try_wait()
-                .expect("a child");
-            if let Some(status) = ended {
+            if let Some(status) = self.ended() {
                 let number = journal.begin(Kind::Restart, &format!("{status}"));
                 let child = (self.command)().spawn().expect("the server");
                 self.master.store(child.id() as i32, Ordering::SeqCst);
@@ -126,6 +120,12 @@ impl Server {
         }
     }
 
+    /// How the master has ended, if it has.
+    fn ended(&self) -> Option<ExitStatus> {
+        let mut child = self.child.lock().expect("child");
+        child.try_wait().expect("a child")
+    }
+
     /// Stops the server; whether it ended well.
     pub fn stop(&self) -> Result<(), String> {
         machine::signal(
@@ -134,13 +134,7 @@ impl Server {
         );
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            let ended = self
-                .child
-                .lock()
-                .expect("child")
-                .try_wait()
-                .expect("a child");
-            match ended {
+            match self.ended() {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(format!("the master ended with {status}")),
                 None => std::thread::sleep(Duration::from_millis(10)),

@@ -86,6 +86,19 @@ fn descriptors(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{worker}/fd")).unwrap().count()
 }
 
+/// Requests until one of them is for the upstream that is cut off.
+const ATTEMPTS: usize = 20;
+
+/// A proxy that has had a response from each upstream and keeps the connections.
+fn with_idle_connections(site: &Site, upstreams: &[&str]) -> Server {
+    let more = "connect-timeout = \"1s\"\ntimeout = \"4s\"\nkeepalive-unsafe-methods = true";
+    let server = proxy(site, upstreams, more);
+    for _ in 0..4 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
+    server
+}
+
 /// Needs: CAP_SYS_ADMIN and iproute2: takes network namespaces of its own
 #[test]
 fn request_is_repeated_elsewhere_when_its_idle_connection_has_died_silently() {
@@ -97,15 +110,15 @@ fn request_is_repeated_elsewhere_when_its_idle_connection_has_died_silently() {
     let distant = patient(listener);
     let near = patient(TcpListener::bind("127.0.0.1:0").unwrap());
     let site = Site::new();
-    let more = "connect-timeout = \"1s\"\ntimeout = \"4s\"\nkeepalive-unsafe-methods = true";
-    let server = proxy(&site, &[&distant.address, &near.address], more);
-    for _ in 0..4 {
-        assert_eq!(get(&server, "/app/x").text(), "good");
-    }
+    let server = with_idle_connections(&site, &[&distant.address, &near.address]);
     assert_eq!((distant.count(), near.count()), (1, 1), "both are idle now");
     cut();
-    for _ in 0..2 {
+    // Which upstream is asked first depends on when the last response was finished.
+    for _ in 0..ATTEMPTS {
         assert_eq!(get(&server, "/app/x").text(), "good");
+        if counter(&server, "upstream_retries") > 0 {
+            break;
+        }
     }
     assert!(counter(&server, "upstream_retries") > 0);
     is_well(&server);
@@ -123,16 +136,12 @@ fn request_that_changes_something_is_not_repeated_when_its_connection_has_died_s
     let distant = patient(listener);
     let near = patient(TcpListener::bind("127.0.0.1:0").unwrap());
     let site = Site::new();
-    let more = "connect-timeout = \"1s\"\ntimeout = \"4s\"\nkeepalive-unsafe-methods = true";
-    let server = proxy(&site, &[&distant.address, &near.address], more);
-    for _ in 0..4 {
-        assert_eq!(get(&server, "/app/x").text(), "good");
-    }
+    let server = with_idle_connections(&site, &[&distant.address, &near.address]);
     cut();
     let post = "POST /app/x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
-    let mut statuses: Vec<u16> = (0..2).map(|_| exchange(&server, post).status).collect();
-    statuses.sort_unstable();
-    assert_eq!(statuses, [200, 504], "one to each upstream");
+    let statuses = (0..ATTEMPTS).map(|_| exchange(&server, post).status);
+    let failed = statuses.into_iter().find(|status| *status != 200);
+    assert_eq!(failed, Some(504), "of the upstream that is cut off");
     is_well(&server);
 }
 

@@ -133,22 +133,17 @@ impl StaticFiles {
         site: &VirtualHost,
         request: &Request,
     ) -> Option<ProgramName> {
-        let http::Target::Path(target) = request.head.head().target else {
-            return None;
-        };
         let SlashReadings {
             separating,
             joining,
-        } = slash_readings(target).ok()?;
+        } = slash_readings(target_path(request)?).ok()?;
         let route = context.routes.find(site, &separating.bytes)?;
         let is_same = context.routes.find(site, &joining)?.number == route.number;
         let allows = matches!(
             &route.location.handler,
             HandlerConfig::Upstreams(upstreams) if upstreams.escaped_slashes
         );
-        let may_enter = !route.location.internal || request.redirects > 0;
-        let is_visible = !separating.hidden || site.dotfiles;
-        (is_same && allows && may_enter && is_visible)
+        (is_same && allows && may_enter(route, site, request, separating.hidden))
             .then(|| context.routes.application(route, site, &separating.bytes))
     }
 
@@ -159,15 +154,10 @@ impl StaticFiles {
         site: &VirtualHost,
         request: &Request,
     ) -> Option<ProgramName> {
-        let http::Target::Path(target) = request.head.head().target else {
-            return None;
-        };
-        let path = normalise_any_length(target).ok()?;
+        let path = normalise_any_length(target_path(request)?).ok()?;
         let route = context.routes.find(site, &path.bytes)?;
         let is_upstream = matches!(&route.location.handler, HandlerConfig::Upstreams(_));
-        let may_enter = !route.location.internal || request.redirects > 0;
-        let is_visible = !path.hidden || site.dotfiles;
-        match is_upstream && may_enter && is_visible {
+        match is_upstream && may_enter(route, site, request, path.hidden) {
             true => StaticFiles::owner(context, route, site, &path.bytes),
             false => None,
         }
@@ -334,6 +324,19 @@ impl PathSearch<'_> {
     fn may_enter(&self, route: &Route) -> bool {
         !route.location.internal || self.redirected
     }
+}
+
+/// The path of a request as it came, escapes included.
+fn target_path<'r>(request: &'r Request) -> Option<&'r [u8]> {
+    match request.head.head().target {
+        http::Target::Path(target) => Some(target),
+        _ => None,
+    }
+}
+
+/// Whether a request may have a location, whose path may be hidden.
+fn may_enter(route: &Route, site: &VirtualHost, request: &Request, is_hidden: bool) -> bool {
+    (!route.location.internal || request.redirects > 0) && (!is_hidden || site.dotfiles)
 }
 
 fn index_name(site: &VirtualHost, index: Option<u16>) -> Option<&str> {
