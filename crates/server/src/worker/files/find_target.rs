@@ -327,7 +327,7 @@ impl PathSearch<'_> {
 }
 
 /// The path of a request as it came, escapes included.
-fn target_path<'r>(request: &'r Request) -> Option<&'r [u8]> {
+fn target_path(request: &Request) -> Option<&[u8]> {
     match request.head.head().target {
         http::Target::Path(target) => Some(target),
         _ => None,
