@@ -155,7 +155,7 @@ fn clients_get_a_whole_response_or_none_when_the_server_stops_under_load() {
 /// A response as far as it came; `None` when no server listens.
 fn try_get(address: std::net::SocketAddr) -> Option<Vec<u8>> {
     use std::io::{Read, Write};
-    let mut stream = match std::net::TcpStream::connect(address) {
+    let mut stream = match TcpStream::connect(address) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
         // Reset between the handshake and here: the listener has just gone.
