@@ -24,6 +24,9 @@ const MISSES_PER_HIT: usize = 8;
 /// Counters per entry of the cache.
 const COUNTERS_PER_ENTRY: usize = 16;
 
+/// The fewest counters, so that two paths of a small cache hardly ever share all of theirs.
+const COUNTERS_MIN: usize = 1 << 10;
+
 /// The most counters: 1 MiB.
 const COUNTERS_MAX: usize = 1 << 20;
 
@@ -116,7 +119,7 @@ pub(super) struct Sketch {
 impl Sketch {
     /// A sketch for a cache of this many entries.
     pub(super) fn new(entries_max: usize) -> Sketch {
-        let wanted = entries_max.saturating_mul(COUNTERS_PER_ENTRY).max(64);
+        let wanted = entries_max.saturating_mul(COUNTERS_PER_ENTRY).max(COUNTERS_MIN);
         let length = wanted.min(COUNTERS_MAX).next_power_of_two();
         Sketch {
             counters: vec![0; length],
