@@ -127,6 +127,8 @@ pub enum Failure {
     GivenUp,
     /// The file does not hold any more what was sent of it.
     Changed,
+    /// The file server does not know the open file any more (`ESTALE`): look the name up again.
+    Stale,
 }
 
 impl Failure {
@@ -140,7 +142,8 @@ impl Failure {
             | Failure::Io
             | Failure::Overloaded
             | Failure::GivenUp
-            | Failure::Changed => false,
+            | Failure::Changed
+            | Failure::Stale => false,
         }
     }
 
@@ -161,11 +164,12 @@ impl Failure {
         }
     }
 
-    /// What an errno of read(2) or memfd_create(2) means: a shortage passes, anything else is the
-    /// disk's.
+    /// What an errno of read(2) or memfd_create(2) means: a shortage passes, a stale file may have a
+    /// successor, anything else is the disk's.
     pub(crate) fn of_read(errno: Errno) -> Failure {
-        match Failure::from_errno(errno) {
-            Failure::Exhausted => Failure::Exhausted,
+        match (errno, Failure::from_errno(errno)) {
+            (Errno::STALE, _) => Failure::Stale,
+            (_, Failure::Exhausted) => Failure::Exhausted,
             _ => Failure::Io,
         }
     }

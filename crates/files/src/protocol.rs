@@ -431,6 +431,7 @@ encoding! {
         6 => Overloaded,
         7 => GivenUp,
         8 => Changed,
+        9 => Stale,
     }
 }
 

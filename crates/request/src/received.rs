@@ -49,6 +49,8 @@ pub struct Request {
     /// A helper has already worked for the request, so its next job is accepted even if the queue
     /// is full.
     pub had_helper: bool,
+    /// Its name was looked up again because the open file was stale.
+    pub was_stale: bool,
     /// How many internal redirects the request has had.
     pub redirects: u8,
     /// The version of the root in which something was missing when a helper last had to find out where the
@@ -70,7 +72,7 @@ impl Request {
         self.virtual_host = host;
         (self.started, self.redirects) = (None, 0);
         (self.first_line, self.reject_reason) = (Box::default(), None);
-        (self.body_read, self.had_helper) = (false, false);
+        (self.body_read, self.had_helper, self.was_stale) = (false, false, false);
         self.awaited_root.set(None);
         self.helper_requests = (0, 0);
     }
@@ -100,6 +102,7 @@ impl Request {
             body: Vec::new(),
             body_charge: None,
             had_helper: false,
+            was_stale: false,
             awaited_root: Cell::new(None),
             redirects: 0,
             accel_fields: None,

@@ -6,6 +6,7 @@ mod support;
 mod crash;
 mod environments;
 mod parts;
+mod outage;
 mod remote;
 mod study;
 mod arguments;

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use headway_connection::{Connection, Next, Phase};
+use headway_connection::{Connection, LookupFor, Next, Phase};
 use headway_files::protocol::CustomResult;
 use headway_files::{AbsentSiblings, Failure, OpenFile, Outcome};
 use headway_request::{LoadedContent, LookedUp, Request};
@@ -33,6 +33,17 @@ pub(super) enum Delivery {
     Job(Result<CustomResult<Rc<OpenFile>>, Failure>),
     /// A part of a body or a response has been written to this temporary file.
     Spooled(Result<Rc<OpenFile>, Failure>),
+}
+
+impl Delivery {
+    fn is_stale(&self) -> bool {
+        matches!(
+            self,
+            Delivery::ReadIn(Err(Failure::Stale))
+                | Delivery::Copy(Err(Failure::Stale))
+                | Delivery::Content(Err(Failure::Stale))
+        )
+    }
 }
 
 impl Router {
@@ -105,6 +116,9 @@ impl Router {
             Phase::AwaitListing(request) => {
                 self.deliver_listing(context, connection, request, result)
             }
+            Phase::AwaitContent(request, _, LookupFor::File) if result.is_stale() => {
+                self.look_up_again(context, connection, request)
+            }
             Phase::AwaitContent(request, entry, purpose) => {
                 let content = match result {
                     Delivery::ReadIn(Ok(())) => None,
@@ -119,6 +133,11 @@ impl Router {
                 };
                 let looked_up = LookedUp { entry, content };
                 self.resume_lookup(context, connection, request, input, purpose, looked_up)
+            }
+            Phase::AwaitChunk(request)
+                if result.is_stale() && connection.outgoing.sent_bytes == 0 =>
+            {
+                self.look_up_again(context, connection, request)
             }
             Phase::AwaitChunk(request) => match result {
                 Delivery::ReadIn(Ok(())) => {
@@ -141,6 +160,24 @@ impl Router {
             other => Next::Wait(other),
         }
     }
+
+    /// The file server has forgotten an open file, perhaps because it was restarted: what has the name
+    /// now is sent. Once for a request.
+    fn look_up_again(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+    ) -> Next {
+        connection.outgoing.clear();
+        let lookup = &mut self.files.lookup;
+        lookup.invalidate(request.virtual_host, request.path());
+        match std::mem::replace(&mut request.was_stale, true) {
+            true => context.send_failure(connection, request, Failure::Stale),
+            false => Next::Start(request),
+        }
+    }
+
     /// Continues a request that has waited for a listing.
     fn deliver_listing(
         &mut self,

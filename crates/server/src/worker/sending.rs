@@ -305,7 +305,9 @@ impl LoopContext {
         failure: Failure,
     ) -> Next {
         match failure {
-            Failure::Io => self.after_send(connection, request, SendProgress::Unreadable),
+            Failure::Io | Failure::Stale => {
+                self.after_send(connection, request, SendProgress::Unreadable)
+            }
             Failure::Changed => self.after_send(connection, request, SendProgress::Changed),
             _ => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
         }
@@ -423,7 +425,8 @@ impl LoopContext {
         request: Box<Request>,
         failure: Failure,
     ) -> Next {
-        self.counters.io_errors += u64::from(failure == Failure::Io);
+        let is_io_error = matches!(failure, Failure::Io | Failure::Stale);
+        self.counters.io_errors += u64::from(is_io_error);
         self.send_error(connection, request, status_of(failure))
     }
 
@@ -506,7 +509,7 @@ pub(super) fn status_of(failure: Failure) -> Status {
         Failure::Exhausted | Failure::Overloaded | Failure::GivenUp | Failure::Changed => {
             Status::SERVICE_UNAVAILABLE
         }
-        Failure::Io => Status::INTERNAL_SERVER_ERROR,
+        Failure::Io | Failure::Stale => Status::INTERNAL_SERVER_ERROR,
     }
 }
 

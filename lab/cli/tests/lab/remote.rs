@@ -10,7 +10,7 @@ use crate::common;
 use super::support::{Lab, can, headway_lab, text, wait_until};
 
 /// A round trip of 20 ms, and files `a` and `b` of one letter.
-fn lab_with_files(test: &str) -> Option<Lab> {
+pub(super) fn lab_with_files(test: &str) -> Option<Lab> {
     if !can(test, &["disk"]) {
         return None;
     }
@@ -20,7 +20,7 @@ fn lab_with_files(test: &str) -> Option<Lab> {
     Some(lab)
 }
 
-fn order(lab: &Lab, arguments: &[&str]) {
+pub(super) fn order(lab: &Lab, arguments: &[&str]) {
     let output = headway_lab(arguments).output().expect("started");
     let error = text(&output.stderr);
     assert!(output.status.success(), "{}: {error}", lab.name);

@@ -1,0 +1,193 @@
+//! Headway while a file server does not answer, and after it has come back.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use headway_test_support::client::{Response, counter, exchange, get, receive, send};
+use headway_test_support::server::Server;
+use headway_test_support::tiny_client;
+use rustix::process::Signal;
+
+use crate::common;
+
+use super::remote::{lab_with_files, order};
+use super::support::{Lab, can};
+
+/// More than the kernel buffers for one connection.
+const LARGE_BYTES: usize = 24 << 20;
+
+/// Adds 60 small files in directories of their own, and a large one.
+fn add_files(lab: &Lab) {
+    let script = format!(
+        "for n in $(seq 60); do mkdir $n; echo $n >$n/file; done; head -c {LARGE_BYTES} /dev/urandom >large"
+    );
+    order(lab, &["fill", &lab.name, "--", "sh", "-c", &script]);
+}
+
+/// Serves a directory of this machine, and the files of the lab as the host `remote`.
+fn serve(lab: &Lab, local: &Path, send_timeout: &str) -> Server {
+    let config = local.with_extension("toml");
+    let status = lab.status();
+    let mount = &status["disk"]["mount_point"];
+    let text = format!("[[host]]\nnames = [\"remote\"]\nroot = {mount}\n");
+    std::fs::write(&config, text).expect("room");
+    let command = std::process::Command::new(common::headway());
+    let config = config.to_str().expect("plain");
+    let arguments = [
+        "--config",
+        config,
+        "--workers",
+        "1",
+        "--listing",
+        "--send-timeout",
+        send_timeout,
+        "--drain-timeout",
+        "100ms",
+    ];
+    Server::start(command, local, &arguments)
+}
+
+fn request(method: &str, path: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: remote\r\nConnection: close\r\n\r\n")
+}
+
+fn begin(server: &Server, path: &str) -> TcpStream {
+    let mut client = server.connect();
+    send(&mut client, request("GET", path));
+    client
+}
+
+/// The large file is open, and its bytes are not in memory.
+fn open_large_file(server: &Server) {
+    let mut client = server.connect();
+    send(&mut client, request("HEAD", "/large"));
+    let mut head = String::new();
+    client.read_to_string(&mut head).expect("a response");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+}
+
+fn assert_unavailable(response: &Response) {
+    assert_eq!(response.status, 503, "{}", response.head);
+    assert!(response.field("Retry-After").is_some(), "{}", response.head);
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
+fn cold_requests_get_503_and_other_file_systems_are_served_when_a_file_server_is_gone() {
+    let test = "cold_requests_get_503_and_other_file_systems_are_served_when_a_file_server_is_gone";
+    let Some(lab) = lab_with_files(test) else {
+        return;
+    };
+    add_files(&lab);
+    let folder = tempfile::tempdir().expect("room");
+    let local = folder.path().join("local");
+    std::fs::create_dir_all(local.join("directory")).expect("room");
+    let mut server = serve(&lab, &local, "2s");
+    let mut begun = tiny_client(&*server.address);
+    send(&mut begun, request("GET", "/large"));
+    begun.read_exact(&mut [0; 100]).expect("its beginning");
+    open_large_file(&server);
+    order(&lab, &["disk", "--name", &lab.name, "stall", "120s"]);
+    let mut waiting = vec![begin(&server, "/large")];
+    waiting.extend((1..=60).map(|number| begin(&server, &format!("/{number}/file"))));
+    server.wait_for("helpers that wait for the file server", |server| {
+        counter(server, "helpers_busy") >= 16
+    });
+    // A helper reads a directory.
+    assert_eq!(get(&server, "/directory/").status, 200);
+    for mut client in waiting {
+        assert_unavailable(&receive(&mut client).expect("a response"));
+    }
+    let mut rest = Vec::new();
+    let end = begun.read_to_end(&mut rest);
+    assert!(rest.len() < LARGE_BYTES, "{end:?}");
+    let busy = counter(&server, "helpers_busy");
+    assert!(busy <= 18, "{busy} helpers wait for one file system");
+    assert_eq!(get(&server, "/directory/").status, 200);
+    assert_unavailable(&exchange(&server, request("GET", "/1/file")));
+    server.signal(Signal::HUP);
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    order(&lab, &["disk", "--name", &lab.name, "model"]);
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
+fn large_file_is_sent_whole_after_the_file_server_came_back_with_other_numbers() {
+    let test = "large_file_is_sent_whole_after_the_file_server_came_back_with_other_numbers";
+    let Some(lab) = lab_with_files(test) else {
+        return;
+    };
+    add_files(&lab);
+    let folder = tempfile::tempdir().expect("room");
+    let local = folder.path().join("local");
+    std::fs::create_dir(&local).expect("room");
+    let server = serve(&lab, &local, "20s");
+    open_large_file(&server);
+    order(&lab, &["disk", "--name", &lab.name, "restart"]);
+    let response = exchange(&server, request("GET", "/large"));
+    assert_eq!(response.status, 200, "{}", response.head);
+    let mount = lab.status()["disk"]["mount_point"].clone();
+    let path = Path::new(mount.as_str().expect("a path")).join("large");
+    assert!(response.body == std::fs::read(path).expect("there"));
+    drop(server);
+}
+
+/// A body of lines, all of which are the number of its version.
+fn version(number: usize, lines: usize) -> Vec<u8> {
+    format!("{number:07}\n").repeat(lines).into_bytes()
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
+fn every_response_is_one_whole_version_when_remote_files_are_replaced_all_the_time() {
+    let test = "every_response_is_one_whole_version_when_remote_files_are_replaced_all_the_time";
+    if !can(test, &["disk"]) {
+        return;
+    }
+    let lab = Lab::up(&["--disk", "network-2ms", "--filesystem", "remote"]);
+    let files = [("small", 100), ("large", 400_000)];
+    let mount = lab.status()["disk"]["mount_point"].clone();
+    let top = Path::new(mount.as_str().expect("a path"));
+    let remounted = std::process::Command::new("mount")
+        .args(["-o", "remount,rw"])
+        .arg(top)
+        .status();
+    assert!(remounted.expect("mount").success());
+    let replace = |number| {
+        for (name, lines) in files {
+            std::fs::write(top.join("new"), version(number, lines)).expect("room");
+            std::fs::rename(top.join("new"), top.join(name)).expect("both are there");
+        }
+    };
+    replace(0);
+    let folder = tempfile::tempdir().expect("room");
+    let local = folder.path().join("local");
+    std::fs::create_dir(&local).expect("room");
+    let server = serve(&lab, &local, "20s");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients = files.map(|(name, lines)| {
+            let (server, is_over) = (&server, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let response = exchange(server, request("GET", &format!("/{name}")));
+                    assert_eq!(response.status, 200, "{}", response.head);
+                    let number = String::from_utf8_lossy(&response.body[..7]).parse();
+                    let expected = version(number.expect("a number"), lines);
+                    assert!(response.body == expected, "{name}");
+                }
+            })
+        });
+        for number in 1..=200 {
+            replace(number);
+            if clients.iter().any(|client| client.is_finished()) {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    drop(server);
+}
