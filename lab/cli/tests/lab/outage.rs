@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use headway_test_support::client::{Response, counter, exchange, get, receive, send};
@@ -29,9 +29,8 @@ fn add_files(lab: &Lab) {
 /// Serves a directory of this machine, and the files of the lab as the host `remote`.
 fn serve(lab: &Lab, local: &Path, send_timeout: &str) -> Server {
     let config = local.with_extension("toml");
-    let status = lab.status();
-    let mount = &status["disk"]["mount_point"];
-    let text = format!("[[host]]\nnames = [\"remote\"]\nroot = {mount}\n");
+    let mount = mount_point(lab);
+    let text = format!("[[host]]\nnames = [\"remote\"]\nroot = {mount:?}\n");
     std::fs::write(&config, text).expect("room");
     let command = std::process::Command::new(common::headway());
     let config = config.to_str().expect("plain");
@@ -60,12 +59,19 @@ fn begin(server: &Server, path: &str) -> TcpStream {
 }
 
 /// The large file is open, and its bytes are not in memory.
-fn open_large_file(server: &Server) {
+fn open_large_file(server: &Server, lab: &Lab) {
     let mut client = server.connect();
     send(&mut client, request("HEAD", "/large"));
     let mut head = String::new();
     client.read_to_string(&mut head).expect("a response");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let file = std::fs::File::open(mount_point(lab).join("large")).expect("there");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("a regular file");
+}
+
+fn mount_point(lab: &Lab) -> PathBuf {
+    let status = lab.status();
+    status["disk"]["mount_point"].as_str().expect("a path").into()
 }
 
 fn assert_unavailable(response: &Response) {
@@ -84,11 +90,11 @@ fn cold_requests_get_503_and_other_file_systems_are_served_when_a_file_server_is
     let folder = tempfile::tempdir().expect("room");
     let local = folder.path().join("local");
     std::fs::create_dir_all(local.join("directory")).expect("room");
-    let mut server = serve(&lab, &local, "2s");
+    let mut server = serve(&lab, &local, "5s");
     let mut begun = tiny_client(&*server.address);
     send(&mut begun, request("GET", "/large"));
     begun.read_exact(&mut [0; 100]).expect("its beginning");
-    open_large_file(&server);
+    open_large_file(&server, &lab);
     order(&lab, &["disk", "--name", &lab.name, "stall", "120s"]);
     let mut waiting = vec![begin(&server, "/large")];
     waiting.extend((1..=60).map(|number| begin(&server, &format!("/{number}/file"))));
@@ -125,13 +131,12 @@ fn large_file_is_sent_whole_after_the_file_server_came_back_with_other_numbers()
     let local = folder.path().join("local");
     std::fs::create_dir(&local).expect("room");
     let server = serve(&lab, &local, "20s");
-    open_large_file(&server);
+    open_large_file(&server, &lab);
     order(&lab, &["disk", "--name", &lab.name, "restart"]);
     let response = exchange(&server, request("GET", "/large"));
     assert_eq!(response.status, 200, "{}", response.head);
-    let mount = lab.status()["disk"]["mount_point"].clone();
-    let path = Path::new(mount.as_str().expect("a path")).join("large");
-    assert!(response.body == std::fs::read(path).expect("there"));
+    let content = std::fs::read(mount_point(&lab).join("large")).expect("there");
+    assert!(response.body == content);
     drop(server);
 }
 
@@ -149,11 +154,10 @@ fn every_response_is_one_whole_version_when_remote_files_are_replaced_all_the_ti
     }
     let lab = Lab::up(&["--disk", "network-2ms", "--filesystem", "remote"]);
     let files = [("small", 100), ("large", 400_000)];
-    let mount = lab.status()["disk"]["mount_point"].clone();
-    let top = Path::new(mount.as_str().expect("a path"));
+    let top = mount_point(&lab);
     let remounted = std::process::Command::new("mount")
         .args(["-o", "remount,rw"])
-        .arg(top)
+        .arg(&top)
         .status();
     assert!(remounted.expect("mount").success());
     let replace = |number| {
