@@ -119,7 +119,9 @@ pub(super) struct Sketch {
 impl Sketch {
     /// A sketch for a cache of this many entries.
     pub(super) fn new(entries_max: usize) -> Sketch {
-        let wanted = entries_max.saturating_mul(COUNTERS_PER_ENTRY).max(COUNTERS_MIN);
+        let wanted = entries_max
+            .saturating_mul(COUNTERS_PER_ENTRY)
+            .max(COUNTERS_MIN);
         let length = wanted.min(COUNTERS_MAX).next_power_of_two();
         Sketch {
             counters: vec![0; length],
