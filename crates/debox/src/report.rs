@@ -81,8 +81,8 @@ impl Wait {
     }
 
     fn merge(&mut self, other: Wait) {
-        self.count += other.count;
-        self.total_ns += other.total_ns;
+        self.count = self.count.saturating_add(other.count);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
     }
 }
 
@@ -155,27 +155,30 @@ pub struct Report {
 impl Report {
     /// Sleeps outside the event wait.
     pub fn blocked_count(&self) -> u64 {
-        self.sleeps.iter().map(|site| site.count).sum()
+        let counts = self.sleeps.iter().map(|site| site.count);
+        counts.fold(0, u64::saturating_add)
     }
 
     /// Nanoseconds slept outside the event wait. A lower bound if records were lost.
     pub fn blocked_ns(&self) -> u64 {
-        self.sleeps.iter().map(|site| site.total_ns).sum()
+        let times = self.sleeps.iter().map(|site| site.total_ns);
+        times.fold(0, u64::saturating_add)
     }
 
-    /// Adds what another tracer saw. Stacks are comparable only between threads of one running
+    /// Adds what another tracer saw; sums stop at the largest number. Stacks are comparable only between threads of one running
     /// kernel.
     pub fn merge(&mut self, other: &Report) {
         if other.level.height() < self.level.height() {
             self.level = other.level.clone();
         }
         for (name, count) in &other.calls {
-            *self.calls.entry(name.clone()).or_default() += count;
+            let sum = self.calls.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*count);
         }
         self.waits.merge(other.waits);
         self.preemptions.merge(other.preemptions);
-        self.lost_records += other.lost_records;
-        self.sites_dropped += other.sites_dropped;
+        self.lost_records = self.lost_records.saturating_add(other.lost_records);
+        self.sites_dropped = self.sites_dropped.saturating_add(other.sites_dropped);
         for site in &other.sleeps {
             self.merge_site(site);
         }
@@ -211,7 +214,7 @@ impl Report {
             return self.sleeps.push(other.clone());
         }
         // At the limit the sleep keeps its call, count and time, and loses its stack.
-        self.sites_dropped += other.count;
+        self.sites_dropped = self.sites_dropped.saturating_add(other.count);
         self.merge_site(&Site {
             stack: Vec::new(),
             symbol: None,
@@ -229,8 +232,8 @@ impl Report {
 
 impl Site {
     fn merge(&mut self, other: &Site) {
-        self.count += other.count;
-        self.total_ns += other.total_ns;
+        self.count = self.count.saturating_add(other.count);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
         if self.symbol.is_none() {
             self.symbol.clone_from(&other.symbol);

@@ -86,10 +86,13 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds another worker's numbers; peaks take the larger one.
+            /// Adds another worker's numbers; peaks take the larger one. What a worker reports is
+            /// not trusted, so sums stop at the largest number.
             pub fn merge(&mut self, other: &Counters) {
                 $( $( $( match SeriesKind::$kind {
-                    SeriesKind::Counter | SeriesKind::Gauge => self.$field += other.$field,
+                    SeriesKind::Counter | SeriesKind::Gauge => {
+                        self.$field = self.$field.saturating_add(other.$field);
+                    }
                     SeriesKind::Peak => self.$field = self.$field.max(other.$field),
                 } )* )* )*
                 $( self.$histogram.merge(&other.$histogram); )*

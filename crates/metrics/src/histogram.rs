@@ -110,7 +110,7 @@ impl Histogram {
         let wanted = ((quantile.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
         let mut below = 0;
         for (upper, count) in self.buckets() {
-            below += count;
+            below = count.saturating_add(below);
             if below >= wanted {
                 return Some(upper.min(self.max));
             }
@@ -128,16 +128,15 @@ impl Histogram {
     pub fn at_most(&self, bound: u64) -> u64 {
         self.buckets()
             .take_while(|(upper, _)| *upper <= bound)
-            .map(|(_, count)| count)
-            .sum()
+            .fold(0, |sum, (_, count)| count.saturating_add(sum))
     }
 
     /// Adds another histogram's counts to this one.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets.iter()) {
-            *mine += theirs;
+            *mine = mine.saturating_add(*theirs);
         }
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
     }
@@ -178,7 +177,8 @@ impl From<SparseHistogram> for Histogram {
     fn from(sparse: SparseHistogram) -> Self {
         let mut histogram = Histogram::default();
         for (upper, count) in sparse.buckets {
-            histogram.buckets[index(upper)] += count;
+            let bucket = &mut histogram.buckets[index(upper)];
+            *bucket = bucket.saturating_add(count);
         }
         Histogram {
             count: sparse.count,

@@ -79,7 +79,7 @@ struct StatusRow {
 
 impl StatusRow {
     fn total(&self) -> u64 {
-        self.by_method.iter().sum()
+        self.by_method.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -137,7 +137,8 @@ impl HttpRequests {
 
     /// Number of requests answered.
     pub fn total(&self) -> u64 {
-        self.0.iter().map(StatusRow::total).sum()
+        let totals = self.0.iter().map(StatusRow::total);
+        totals.fold(0, u64::saturating_add)
     }
 
     /// Adds another worker's counts.
@@ -145,14 +146,15 @@ impl HttpRequests {
         for row in &other.0 {
             let mine = self.row(row.status);
             for (sum, count) in mine.by_method.iter_mut().zip(row.by_method) {
-                *sum += count;
+                *sum = sum.saturating_add(count);
             }
         }
     }
 
     #[inline]
     fn add(&mut self, status: u16, method: MethodLabel, times: u64) {
-        self.row(status).by_method[method as usize] += times;
+        let count = &mut self.row(status).by_method[method as usize];
+        *count = count.saturating_add(times);
     }
 
     #[inline]

@@ -66,7 +66,7 @@ impl Skew {
     pub fn ratio(numbers: impl IntoIterator<Item = u64>) -> Option<f64> {
         let (mut count, mut sum, mut most) = (0_u64, 0_u64, 0_u64);
         for number in numbers {
-            (count, sum, most) = (count + 1, sum + number, most.max(number));
+            (count, sum, most) = (count + 1, number.saturating_add(sum), most.max(number));
         }
         (count > 1 && sum > 0).then(|| most as f64 * count as f64 / sum as f64)
     }
@@ -165,9 +165,99 @@ impl From<headway_files::PinStatistics> for Pinned {
 impl Overview {
     /// Log lines dropped by workers and by the log process.
     pub fn log_lines_dropped(&self) -> u64 {
-        self.total
-            .as_ref()
-            .map_or(0, |total| total.counters.log_lines_dropped)
-            + self.master.log_lines_lost
+        let total = self.total.as_ref();
+        let workers = total.map_or(0, |total| total.counters.log_lines_dropped);
+        workers.saturating_add(self.master.log_lines_lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{MethodLabel, prometheus, status::page};
+
+    fn largest(value: &mut Value) {
+        match value {
+            Value::Number(_) => *value = u64::MAX.into(),
+            Value::Array(values) => values.iter_mut().for_each(largest),
+            Value::Object(fields) => {
+                let large =
+                    |(key, _): &(&String, &mut Value)| !["worker", "pid"].contains(&key.as_str());
+                fields
+                    .iter_mut()
+                    .filter(large)
+                    .for_each(|(_, value)| largest(value));
+            }
+            _ => {}
+        }
+    }
+
+    fn snapshot_of_largest_numbers() -> Snapshot {
+        let mut counters = Counters::default();
+        for value in [1, 3, 5000] {
+            counters.ready_events.record(value);
+        }
+        counters.http_requests.record(200, MethodLabel::Get);
+        counters.http_requests.record(404, MethodLabel::Head);
+        let site = headway_debox::Site {
+            call: "openat2".into(),
+            stack: Vec::new(),
+            symbol: None,
+            label: headway_debox::Label::Unknown,
+            count: 1,
+            total_ns: 1,
+            max_ns: 1,
+        };
+        let mut trace = crate::calls::Tracer::disabled().report();
+        trace.calls = [("close".into(), 1), ("openat2".into(), 1)].into();
+        trace.sleeps = vec![
+            site.clone(),
+            headway_debox::Site {
+                call: "close".into(),
+                ..site
+            },
+        ];
+        let snapshot = Snapshot {
+            worker: 0,
+            pid: 1,
+            uptime_ms: 1,
+            events: String::new(),
+            opening: String::new(),
+            send: String::new(),
+            residency: String::new(),
+            counters,
+            upstreams: vec![crate::Upstream::default()],
+            trace,
+        };
+        let mut value = serde_json::to_value(snapshot).unwrap();
+        largest(&mut value);
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn sums_stop_at_the_largest_number_when_workers_report_it() {
+        let workers = vec![snapshot_of_largest_numbers(), snapshot_of_largest_numbers()];
+        let total = Snapshot::total(&workers).unwrap();
+        assert_eq!(total.counters.connections_accepted, u64::MAX);
+        assert_eq!(total.counters.ready_events.count(), u64::MAX);
+        assert_eq!(total.upstreams[0].requests_active, u64::MAX);
+        assert_eq!(total.trace.blocked_count(), u64::MAX);
+        let overview = Overview {
+            version: String::new(),
+            time_ms: 1,
+            master: MasterStatus {
+                log_lines_lost: 1,
+                ..MasterStatus::default()
+            },
+            total: Some(total),
+            skew: Skew::of(&workers),
+            workers,
+            unresponsive: Vec::new(),
+        };
+        assert_eq!(overview.log_lines_dropped(), u64::MAX);
+        assert!(prometheus::render(&overview).contains("headway_build_info"));
+        assert!(page::render(&overview).ends_with("</html>\n"));
     }
 }

@@ -36,11 +36,12 @@ impl Upstream {
         let Some(one) = all.iter_mut().find(same) else {
             return all.push(other.clone());
         };
-        one.requests_active += other.requests_active;
-        one.idle_connections += other.idle_connections;
+        let add = |one: &mut u64, other| *one = one.saturating_add(other);
+        add(&mut one.requests_active, other.requests_active);
+        add(&mut one.idle_connections, other.idle_connections);
+        add(&mut one.ejected, other.ejected);
         one.consecutive_failures = one.consecutive_failures.max(other.consecutive_failures);
         one.ejections = one.ejections.max(other.ejections);
-        one.ejected += other.ejected;
         one.ejection_remaining_ms = one.ejection_remaining_ms.max(other.ejection_remaining_ms);
     }
 }

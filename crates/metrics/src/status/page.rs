@@ -52,7 +52,7 @@ pub fn render(overview: &Overview) -> String {
 fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
     let trace = &total.trace;
     let blocked = trace.blocked_count();
-    let calls = format::count(trace.calls.values().sum());
+    let calls = format::count(trace.calls.values().copied().fold(0, u64::saturating_add));
     let time = duration_ms(overview.master.uptime_ms);
     let (class, title, detail) = match (&trace.level, blocked) {
         (TraceLevel::Off { why }, _) => (
@@ -184,7 +184,11 @@ fn accepting(out: &mut String, counters: &Counters, overview: &Overview) {
         of => format!("{:.1} %", 100.0 * part as f64 / of as f64),
     };
     let mean = |of: &Histogram| of.mean().map_or("–".into(), |mean| format!("{mean:.2}"));
-    let successful = counters.connections_accepted + counters.connections_rejected_per_address;
+    let (accepted, rejected) = (
+        counters.connections_accepted,
+        counters.connections_rejected_per_address,
+    );
+    let successful = accepted.saturating_add(rejected);
     let mut rows = vec![
         (
             "successful accept calls".to_owned(),
@@ -242,7 +246,7 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
     let mut path = format!("M0 {HEIGHT}");
     let mut below = 0;
     for (upper, count) in histogram.buckets() {
-        below += count;
+        below = count.saturating_add(below);
         let height = HEIGHT - below as f64 / histogram.count() as f64 * HEIGHT;
         let _ = write!(path, "H{:.1}V{height:.1}", x(upper.min(histogram.max())));
     }
@@ -254,14 +258,14 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
          <text x=\"-4\" y=\"4\" text-anchor=\"end\">1</text>\
          <text x=\"-4\" y=\"{HEIGHT}\" text-anchor=\"end\">0</text>"
     );
-    let mut tick = 1;
-    while tick <= histogram.max().max(2) {
+    let next = |tick: &u64| tick.checked_mul(if *tick < 16 { 2 } else { 4 });
+    let ticks = std::iter::successors(Some(1), next);
+    for tick in ticks.take_while(|tick| *tick <= histogram.max().max(2)) {
         let _ = write!(
             out,
             "<text x=\"{:.1}\" y=\"136\" text-anchor=\"middle\">{tick}</text>",
             x(tick)
         );
-        tick *= if tick < 16 { 2 } else { 4 };
     }
     let (count, max) = (
         format::count(histogram.count()),

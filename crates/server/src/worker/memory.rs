@@ -13,6 +13,9 @@ const BASE_BYTES: usize = headway_config::WORKER_BASE_BYTES as usize;
 /// The heap is touched in blocks of this size, below the size from which malloc uses mmap.
 const TOUCH_BLOCK_BYTES: usize = 64 << 10;
 
+/// The least distance of pages.
+const PAGE_BYTES: usize = 4096;
+
 /// Reserves and locks memory for `content_bytes` of file content and everything else. The
 /// configuration check has made sure that this memory exists. The error is a message for the
 /// operator; the worker can serve without the lock.
@@ -52,12 +55,20 @@ fn may_lock_all() -> bool {
 fn touch_heap(bytes: usize) {
     // Freeing a mapped block raises malloc's mmap threshold, so tables that grow later use the heap
     // touched here instead of fresh pages.
-    drop(std::hint::black_box(vec![1_u8; BASE_BYTES]));
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(BASE_BYTES)));
     let pieces: Vec<Vec<u8>> = (0..bytes / TOUCH_BLOCK_BYTES)
-        .map(|_| std::hint::black_box(vec![1; TOUCH_BLOCK_BYTES]))
+        .map(|_| touched_block())
         .collect();
     // The last block is never freed: malloc returns memory from the top of the heap only, and this
     // block is the top.
-    std::mem::forget(std::hint::black_box(vec![1_u8; TOUCH_BLOCK_BYTES]));
+    std::mem::forget(touched_block());
     drop(pieces);
+}
+
+/// A block of which each page has been written to.
+fn touched_block() -> Vec<u8> {
+    let mut block = Vec::with_capacity(TOUCH_BLOCK_BYTES);
+    let pages = block.spare_capacity_mut().chunks_mut(PAGE_BYTES);
+    pages.for_each(|page| _ = page[0].write(1));
+    std::hint::black_box(block)
 }

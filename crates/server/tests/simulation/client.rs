@@ -228,8 +228,11 @@ impl Client {
             self.note(around, || "is reset".to_owned());
             return self.ended(around);
         }
-        around.buffer.resize(self.manner.read_bytes, 0);
-        match recv(socket.as_fd(), &mut around.buffer[..], RecvFlags::DONTWAIT) {
+        if around.buffer.len() < self.manner.read_bytes {
+            around.buffer.resize(self.manner.read_bytes, 0);
+        }
+        let buffer = &mut around.buffer[..self.manner.read_bytes];
+        match recv(socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(Errno::CONNRESET) => return self.ended(around),
             Ok((count, _)) => {
                 self.received.extend_from_slice(&around.buffer[..count]);

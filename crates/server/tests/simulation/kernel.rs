@@ -75,10 +75,13 @@ pub struct State {
     /// When calls failed for want of descriptors or memory, or by the disk.
     pub exhausted_ns: Vec<u64>,
     pub disk_failed_ns: Vec<u64>,
-    /// The end of the wait in which the worker is.
-    pub wait_until_ns: Option<u64>,
+    /// The wait in which the worker is, and the result of the last one.
+    pub wait: Option<wait::Wait>,
+    wait_result: i64,
     /// Waits that have ended.
     pub waits: u64,
+    /// The worker has sent a message to its master or a helper, or has left one.
+    pub has_messages: bool,
     /// What must never happen.
     pub violations: Vec<String>,
     /// The helper whose next answer is lost with it.
@@ -148,8 +151,10 @@ impl Kernel {
             send_buffer_bytes,
             exhausted_ns: Vec::new(),
             disk_failed_ns: Vec::new(),
-            wait_until_ns: None,
+            wait: None,
+            wait_result: 0,
             waits: 0,
+            has_messages: false,
             violations: Vec::new(),
             dying: None,
             preempted: None,

@@ -66,6 +66,19 @@ fn run_twice(seed: u64) {
     assert_eq!(one.0, other.0, "seed {seed} had two outcomes");
 }
 
+/// Keeps the memory of ended threads for the next ones, instead of giving it back to the kernel.
+fn keep_memory() {
+    #[cfg(target_env = "gnu")]
+    for (option, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_MMAP_THRESHOLD, 1 << 30),
+        (libc::M_TRIM_THRESHOLD, 1 << 30),
+    ] {
+        // SAFETY: sets options of malloc.
+        unsafe { libc::mallopt(option, value) };
+    }
+}
+
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
@@ -94,6 +107,7 @@ fn every_reply_is_explained_when_everything_is_simulated() {
     if !is_possible("every_reply_is_explained_when_everything_is_simulated") {
         return;
     }
+    keep_memory();
     // Some things are done once in a program, such as asking for the size of a page.
     run(0);
     if let Some(seed) = variable("HEADWAY_SIMULATION_SEED") {

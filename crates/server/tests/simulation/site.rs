@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use headway_base::random::{Draw, SplitMix64};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -36,6 +37,17 @@ pub struct Site {
     random: SplitMix64,
 }
 
+/// Random bytes, a piece of which is a content: no two pieces that begin elsewhere are alike.
+fn pool() -> &'static [u8] {
+    static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut random = SplitMix64(1);
+        (0..POOL_BYTES / 8)
+            .flat_map(|_| random.next_u64().to_le_bytes())
+            .collect()
+    });
+    &POOL
+}
+
 /// Directories of the site; one has an index file.
 pub const DIRECTORIES: [&str; 2] = ["with", "without"];
 
@@ -44,6 +56,8 @@ const SIZES: [usize; 16] = [
     0, 1, 17, 700, 4096, 5000, 16_384, 16_385, 65_536, 65_537, 131_073, 262_143, 262_144, 262_145,
     600_000, 1_100_000,
 ];
+/// Larger than the largest file.
+const POOL_BYTES: usize = 8 << 20;
 /// From here on a file has several chunks.
 const LARGE_SIZES_FROM: usize = 13;
 
@@ -109,12 +123,9 @@ impl Site {
         if self.random.below(3) == 0 {
             length = length.saturating_add_signed(self.random.below(9) as isize - 4);
         }
-        let mut content = Vec::with_capacity(length + 8);
-        while content.len() < length {
-            content.extend_from_slice(&self.random.next_u64().to_le_bytes());
-        }
-        content.truncate(length);
-        content
+        let pool = pool();
+        let at = self.random.index(pool.len() - length);
+        pool[at..at + length].to_vec()
     }
 
     /// Changes one file in a random way.

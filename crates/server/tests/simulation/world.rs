@@ -41,6 +41,8 @@ struct Helper {
     /// The number of its socket, which belongs to it while it lives.
     socket: i32,
     due_ns: Option<u64>,
+    /// A message may lie in its socket.
+    may_have_job: bool,
     /// It was stopped within a job.
     is_preempted: bool,
     /// Its answer to this job is lost with it.
@@ -75,7 +77,6 @@ pub struct World {
     turns: u64,
     is_drained: bool,
     open_at_end: Option<u64>,
-    waits_of_last_turn: u64,
     /// The worker is not scheduled before this time.
     resumes_ns: u64,
     /// The turn and the number of waits when no connection was left.
@@ -138,7 +139,6 @@ impl World {
             turns: 0,
             is_drained: false,
             open_at_end: None,
-            waits_of_last_turn: 0,
             resumes_ns: 0,
             idle_since: None,
         }
@@ -174,6 +174,10 @@ impl World {
                 self.skip_to_next_event()?;
                 continue;
             }
+            if !self.kernel.state().ends_wait() {
+                self.skip_to_next_event()?;
+                continue;
+            }
             if !self.worker.run() {
                 self.read_messages()?;
                 return match self.is_drained {
@@ -185,7 +189,6 @@ impl World {
             if let Some(violation) = state.violations.pop() {
                 return Err(violation);
             }
-            let waits = state.waits;
             let is_preempted = state.preempted.take().is_some();
             drop(state);
             if is_preempted {
@@ -194,10 +197,6 @@ impl World {
             }
             // Work takes time.
             clock::advance(5_000 + self.random.below(100_000));
-            if waits == self.waits_of_last_turn {
-                self.skip_to_next_event()?;
-            }
-            self.waits_of_last_turn = waits;
         }
     }
 
@@ -237,7 +236,11 @@ impl World {
     /// Everything whose time has come, in a random order.
     fn act(&mut self) -> Result<(), String> {
         let now = clock::now_ns();
-        self.read_messages()?;
+        if std::mem::take(&mut self.kernel.state().has_messages) {
+            self.read_messages()?;
+            let helpers = self.helpers.iter_mut().flatten();
+            helpers.for_each(|helper| helper.may_have_job = true);
+        }
         self.run_master(now);
         self.run_helpers(now);
         if now >= self.next_change_ns {
@@ -376,6 +379,7 @@ impl World {
             task,
             socket,
             due_ns: None,
+            may_have_job: true,
             is_preempted,
             is_dying: false,
         }));
@@ -390,8 +394,11 @@ impl World {
                 continue;
             };
             match helper.due_ns {
-                None if helper.is_preempted || is_readable(helper.socket) => {
+                None if helper.is_preempted
+                    || std::mem::take(&mut helper.may_have_job) && is_readable(helper.socket) =>
+                {
                     helper.due_ns = Some(now + span(&mut self.random, 4, 28));
+                    helper.may_have_job = true;
                 }
                 Some(due) if due <= now => {
                     helper.due_ns = None;
@@ -436,7 +443,12 @@ impl World {
         let now = clock::now_ns();
         let worker = match now < self.resumes_ns {
             true => Some(self.resumes_ns),
-            false => self.kernel.state().wait_until_ns,
+            false => self
+                .kernel
+                .state()
+                .wait
+                .as_ref()
+                .and_then(|wait| wait.deadline_ns),
         };
         let clients = self
             .clients
@@ -479,7 +491,7 @@ impl World {
             // It may not have noticed yet that the last clients are gone.
             Some(open) if open > 0 => self.open_at_end = None,
             Some(0) if self.idle_since.is_none() => {
-                self.idle_since = Some((self.turns, self.waits_of_last_turn));
+                self.idle_since = Some((self.turns, self.kernel.state().waits));
             }
             Some(0) => self.end_when_idle()?,
             _ => {}
@@ -498,7 +510,7 @@ impl World {
         let order = ToWorker::Drain { timeout_ms: 1000 };
         let _ = self.control.try_send(&order, &[]);
         self.open_at_end = Some(u64::MAX);
-        match self.waits_of_last_turn - waits > IDLE_TURNS / 2 {
+        match self.kernel.state().waits - waits > IDLE_TURNS / 2 {
             true => Err("the loop spins without clients".to_owned()),
             false => Ok(()),
         }

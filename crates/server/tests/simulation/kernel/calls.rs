@@ -47,6 +47,9 @@ impl State {
     pub(super) fn call(&mut self, role: Role, number: i64, arguments: Arguments) -> i64 {
         let serves = role == Role::Worker && self.is_serving;
         let is_client = self.sockets.contains_key(&(arguments[0] as i32));
+        self.has_messages |= role == Role::Worker
+            && !is_client
+            && matches!(number, libc::SYS_sendmsg | libc::SYS_close);
         match number {
             libc::SYS_recvfrom if serves && is_client => self.receive(arguments),
             libc::SYS_sendto | libc::SYS_sendmsg if serves && is_client => {
@@ -104,6 +107,8 @@ impl State {
             }
             // Locks belong to the whole program as well.
             libc::SYS_mlockall | libc::SYS_capset => 0,
+            // There is no listener of TCP whose SYNs could be filtered.
+            libc::SYS_bpf => -i64::from(libc::EPERM),
             libc::SYS_prctl if gives_up_rights(arguments[0] as i32) => 0,
             _ => {
                 if serves && !is_harmless(number) {

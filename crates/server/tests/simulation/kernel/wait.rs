@@ -1,10 +1,10 @@
-//! The waits of the worker. It gives the turn to the world, and looks for events each time that it
-//! gets it back.
+//! The waits of the worker. It gives the turn to the world, which looks for events in its place: it
+//! gets its turn back when there are some, or when its time is over.
 
 use headway_base::random::Draw;
 
 use super::layout::{make, read};
-use super::{Caller, Role};
+use super::{Caller, Role, State};
 use crate::clock;
 use crate::trap::Arguments;
 
@@ -86,41 +86,63 @@ impl Sets {
     }
 }
 
+/// A wait that has begun. What its arguments point to is there until it ends.
+pub struct Wait {
+    number: i64,
+    arguments: Arguments,
+    /// When it ends; `None` without a timeout.
+    pub deadline_ns: Option<u64>,
+    sets: Sets,
+}
+
 impl Caller {
     pub(super) fn wait(&self, number: i64, arguments: Arguments) -> i64 {
-        let deadline_ns = timeout_ns(number, arguments).map(|timeout| clock::now_ns() + timeout);
-        {
-            let mut state = self.kernel.state();
-            state.is_serving = true;
-            state.wait_until_ns = deadline_ns;
+        let mut state = self.kernel.state();
+        state.is_serving = true;
+        state.wait = Some(Wait {
+            number,
+            arguments,
+            deadline_ns: timeout_ns(number, arguments).map(|timeout| clock::now_ns() + timeout),
+            sets: Sets::of(number, arguments),
+        });
+        drop(state);
+        self.baton.park();
+        self.kernel.state().wait_result
+    }
+}
+
+impl State {
+    /// Whether the worker can go on: it does not wait, or its wait is over.
+    pub fn ends_wait(&mut self) -> bool {
+        let Some(wait) = self.wait.take() else {
+            return true;
+        };
+        let (number, arguments) = (wait.number, wait.arguments);
+        self.wait_result = self.look(number, arguments);
+        let is_over = wait
+            .deadline_ns
+            .is_some_and(|deadline| clock::now_ns() >= deadline);
+        if self.wait_result != 0 || is_over {
+            self.waits += 1;
+            self.record(Role::Worker, number, arguments, self.wait_result);
+            return true;
         }
-        let sets = Sets::of(number, arguments);
-        loop {
-            self.baton.park();
-            let result = self.look(number, arguments);
-            let is_over = deadline_ns.is_some_and(|deadline| clock::now_ns() >= deadline);
-            if result != 0 || is_over {
-                let mut state = self.kernel.state();
-                state.waits += 1;
-                state.record(Role::Worker, number, arguments, result);
-                return result;
-            }
-            sets.restore();
-        }
+        wait.sets.restore();
+        self.wait = Some(wait);
+        false
     }
 
     /// Asks the kernel what is ready, and disturbs its answer.
-    fn look(&self, number: i64, mut arguments: Arguments) -> i64 {
-        let mut state = self.kernel.state();
-        if state.happens(|faults| faults.interrupted) {
+    fn look(&mut self, number: i64, mut arguments: Arguments) -> i64 {
+        if self.happens(|faults| faults.interrupted) {
             return -i64::from(libc::EINTR);
         }
         let is_epoll = !matches!(
             number,
             libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6
         );
-        if is_epoll && state.happens(|faults| faults.short) {
-            arguments[2] = 1 + state.random.below(2);
+        if is_epoll && self.happens(|faults| faults.short) {
+            arguments[2] = 1 + self.random.below(2);
         }
         let zero = libc::timespec {
             tv_sec: 0,
@@ -132,7 +154,7 @@ impl Caller {
             let mut events: Vec<[u8; EPOLL_EVENT_BYTES]> = (0..result as u64)
                 .map(|index| read(arguments[1] + index * EPOLL_EVENT_BYTES as u64))
                 .collect();
-            state.random.shuffle(&mut events);
+            self.random.shuffle(&mut events);
             super::layout::fill(arguments[1], &events.as_flattened()[..bytes]);
         }
         result
