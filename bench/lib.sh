@@ -26,8 +26,8 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/headway-bench.XXXXXX")
 chmod 755 "$scratch"
 # Peers that the user names, for example those of bench/peers/build, also for `headway-lab`.
 mkdir "$scratch/peers"
-for peer in nginx h2o lighttpd apache2; do
-    named=PEER_${peer^^}
+for peer in nginx h2o lighttpd apache2 caddy static-web-server; do
+    named=PEER_${peer^^} named=${named//-/_}
     [ -z "${!named:-}" ] || ln -s "$(realpath "${!named}")" "$scratch/peers/$peer"
 done
 PATH=$scratch/peers:$PATH
@@ -134,6 +134,7 @@ server_available() {
         headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
         flashpache) [ -f "$apache_module" ] || { say "leaving out $1: no $apache_module (make -C apache OUT=$(dirname "$headway"))"; return 1; } ;;
         floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
+        static-web-server) command -v "$1" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
         *) command -v "${1%-*}" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
     esac
 }
@@ -154,6 +155,8 @@ server_start() {
                         -c "$(peer_configuration nginx "$root" "$port" "$name")") ;;
         lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
+        caddy) command=(env HOME="$scratch" caddy run --adapter caddyfile --config "$(peer_configuration "$name" "$root" "$port")") ;;
+        static-web-server) command=(static-web-server --config-file "$(peer_configuration "$name" "$root" "$port")") ;;
         apache2|apache2-prefork)
             command=(apache2 -D FOREGROUND -f "$(peer_configuration apache "$root" "$port" "$name")") ;;
         # Apache as above, with our module and the service beside it.
@@ -300,6 +303,8 @@ version_of() {
         nginx) nginx -v 2>&1 | sed 's/.*nginx\///' ;;
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
+        caddy) caddy version | sed 's/^v\([^ ]*\).*/\1/' ;;
+        static-web-server) static-web-server --version | sed 's/.* //' ;;
         apache2|flashpache) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
         # It ends with 1 after saying its version.
         wrk) { wrk -v 2>&1 || true; } | sed -n '1s/^wrk \(debian\/\)\{0,1\}\([^ ]*\).*/\2/p' ;;
