@@ -8,6 +8,8 @@
 //! A program has the table if it names [`RESEARCH_TABLE`], as `headway-lab` does and `headway` does
 //! not.
 
+use std::num::NonZeroU32;
+
 use headway_event::Mechanism;
 use serde::{Deserialize, Serialize};
 
@@ -72,8 +74,9 @@ pub struct ResearchConfig {
     pub caching: bool,
     /// Whether every worker wakes for a connection to a shared socket.
     pub thundering_herd: bool,
-    /// The event loop sleeps for a millisecond at one of this many requests; 0: never.
-    pub stall_every: u32,
+    /// The event loop sleeps for a millisecond at one of this many requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_every: Option<NonZeroU32>,
 }
 
 impl Default for ResearchConfig {
@@ -88,7 +91,7 @@ impl Default for ResearchConfig {
             full_read: false,
             caching: true,
             thundering_herd: false,
-            stall_every: 0,
+            stall_every: None,
         }
     }
 }

@@ -26,6 +26,10 @@ const USAGE_ERRORS: &[(&[&str], &str)] = &[
         "cannot be combined with preset = \"accept25\"",
     ),
     (&["--preset", "cm", "--full-read=off"], "has full-read on"),
+    (
+        &["--stall-every", "0"],
+        "--stall-every: 0 is not a number of requests",
+    ),
 ];
 
 /// Exit code, standard output and standard error of `headway-lab serve`.

@@ -9,6 +9,7 @@
 //! The kernel holds a connection until its request arrives, so that an eager read finds data.
 
 use headway_event::Mechanism;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use toml::Spanned;
 
@@ -67,7 +68,7 @@ pub(super) fn check(
         full_read: value(&own.full_read).unwrap_or(usual.full_read),
         caching: value(&own.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
         thundering_herd: value(&own.thundering_herd).unwrap_or(false),
-        stall_every: value(&own.stall_every).unwrap_or(0),
+        stall_every: stall_every(own, to),
     };
     check_auto(preset, usual.count, from, own, to);
     if let Some(named) = named {
@@ -214,6 +215,16 @@ fn check_without_cache(config: &ResearchConfig, from: &Settings, to: &mut Findin
             problem.into(),
         );
     }
+}
+
+fn stall_every(own: &ResearchSettings, to: &mut Findings<'_>) -> Option<NonZeroU32> {
+    let given = value(&own.stall_every)?;
+    let every = NonZeroU32::new(given);
+    if every.is_none() {
+        let problem = "0 is not a number of requests; remove it, and the loop never stalls";
+        to.usage_error("stall-every", span(&own.stall_every), problem.into());
+    }
+    every
 }
 
 /// With a socket per worker there is no herd.

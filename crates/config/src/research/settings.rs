@@ -58,8 +58,8 @@ table! {
         caching: bool, Research, "true", "false";
         /// Wake every worker for each connection to the shared socket; needs listeners = shared.
         thundering_herd: bool, Research, "false", "true";
-        /// Block the event loop for 1 ms at one of this many requests; 0 never blocks it.
-        stall_every: u32, Research, "0", "1000";
+        /// Block the event loop for 1 ms at one of this many requests.
+        stall_every: u32, Research, "never", "1000";
     }
 }
 

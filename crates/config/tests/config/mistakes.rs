@@ -102,6 +102,11 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["helpers", "remove helpers-min"],
     ),
     (
+        "research.stall-every = 0",
+        1,
+        &["stall-every", "0 is not a number of requests"],
+    ),
+    (
         "research.mapped-max = \"1MiB\"",
         1,
         &["mapped-max", "not within 2MiB"],

@@ -250,8 +250,10 @@ impl LoopContext {
     /// Blocks the loop at one of many requests if `stall-every` asks for it, as a slow call does
     /// that is too rare for a profiler (dissertation, 2.2).
     pub fn stall_if_due(&self) {
-        let every = u64::from(self.config.research.stall_every);
-        if every > 0 && self.counters.requests_received.is_multiple_of(every) {
+        let received = self.counters.requests_received;
+        if let Some(every) = self.config.research.stall_every
+            && received.is_multiple_of(every.get().into())
+        {
             self.tracer.call(Call::Stall, || std::thread::sleep(STALL));
         }
     }
