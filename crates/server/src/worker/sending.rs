@@ -451,11 +451,13 @@ impl LoopContext {
         connection.keep_alive = false;
         self.replace_response(connection, &request, status, request.head_only);
         match self.transmit(connection) {
-            SendProgress::Finished => {
+            // A page that does not fit into the socket's buffer is cut off: the client has not read the
+            // responses before it. Those must reach it, and closing with unread input destroys them
+            // (RFC 9112, 9.6).
+            SendProgress::Finished | SendProgress::SocketFull | SendProgress::QuantumSpent => {
                 self.finish_response(connection, request);
                 Next::Linger
             }
-            // A short page does not fit into the socket's buffer: this client reads nothing.
             _ => Next::Close(Some(request)),
         }
     }

@@ -15,7 +15,7 @@ use crate::faults::span;
 use crate::kernel::Kernel;
 use crate::model::{Excuses, Model, may_be_cut};
 use crate::reply::Head;
-use crate::request::{self, Planned};
+use crate::request::{self, Planned, Subject};
 use crate::site::Site;
 
 /// A server that owes something to a client which reads fast has sent it after this time.
@@ -369,6 +369,11 @@ impl Client {
             0 => now,
             closed => closed,
         };
+        // A body has a least rate.
+        let planned = self.pending.front();
+        let is_slow = planned.is_some_and(|planned| {
+            planned.subject == Subject::Status(405) && now >= begun_ns + around.timeout_ns
+        });
         // Some timeouts are renewed by each byte, and others are not.
         let quiet_ns = now
             .saturating_sub(self.quiet_since_ns)
@@ -377,7 +382,8 @@ impl Client {
             disk_failed: within(&state.disk_failed_ns),
             exhausted: within(&state.exhausted_ns),
             // Where the machine stood still the reply itself may have ended the silence.
-            timed_out: quiet_ns + 300_000_000 >= around.timeout_ns
+            timed_out: is_slow
+                || quiet_ns + 300_000_000 >= around.timeout_ns
                 || begun_ns > 0 && around.stalled_ns > begun_ns,
             is_broken: fate.is_broken,
             is_draining: around.is_draining,

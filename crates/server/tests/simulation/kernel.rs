@@ -3,6 +3,7 @@
 //! makes one that may wait.
 
 mod calls;
+mod costs;
 mod layout;
 mod wait;
 
@@ -82,6 +83,10 @@ pub struct State {
     pub waits: u64,
     /// The worker has sent a message to its master or a helper, or has left one.
     pub has_messages: bool,
+    /// The link to the second root is new: following it writes its access time.
+    pub is_link_new: bool,
+    /// What the loop has spent.
+    pub costs: costs::Costs,
     /// What must never happen.
     pub violations: Vec<String>,
     /// The helper whose next answer is lost with it.
@@ -155,6 +160,8 @@ impl Kernel {
             wait_result: 0,
             waits: 0,
             has_messages: false,
+            is_link_new: false,
+            costs: costs::Costs::default(),
             violations: Vec::new(),
             dying: None,
             preempted: None,

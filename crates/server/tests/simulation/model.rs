@@ -15,6 +15,9 @@ const SLACK_NS: u64 = 50_000_000;
 /// The same where the worker may be stopped several times in one iteration.
 const SLACK_PREEMPTED_NS: u64 = 3_000_000_000;
 
+/// How long a helper may take to follow a link.
+const FOLLOW_NS: u64 = 1_000_000_000;
+
 /// For how long a known answer is used when a helper cannot look again (`stale-while-revalidate`).
 const STALE_NS: u64 = 60_000_000_000;
 
@@ -96,7 +99,13 @@ impl Model {
         }
         check_dates(head)?;
         match &planned.subject {
-            Subject::Status(status) if head.status == *status => Ok(()),
+            Subject::Status(status) if head.status == *status => {
+                let has_page = planned.root == "other" && matches!(status, 403 | 404);
+                match !has_page || !is_complete || content == site.error_page {
+                    true => Ok(()),
+                    false => Err("not the error page of the host".to_owned()),
+                }
+            }
             Subject::Status(status) => Err(format!("status {} instead of {status}", head.status)),
             Subject::Redirect(name) => {
                 let to = format!("/{name}/");
@@ -132,6 +141,11 @@ impl Model {
             true => self.stale_ns + STALE_NS,
             false => self.stale_ns,
         };
+        // While a helper follows the link to a root, what was checked just before is still valid.
+        let stale_ns = match site.release() {
+            Some(_) if planned.root == "other" => 2 * stale_ns + FOLLOW_NS,
+            _ => stale_ns,
+        };
         let since = planned.begun_ns.saturating_sub(stale_ns);
         // Nothing is sent of a file that changes again and again.
         let changed = site
@@ -147,8 +161,15 @@ impl Model {
                 continue;
             }
             let mut expected = expected(planned, number, version);
-            if planned.names_directory && version.content.is_none() {
-                expected.status = self.directory_status;
+            if planned.names_directory && expected.status == 404 {
+                // A listing has no tag that could match.
+                expected.status = match planned.if_match.is_some() && self.directory_status == 200 {
+                    true => 412,
+                    false => self.directory_status,
+                };
+            }
+            if planned.root == "other" && version.content.is_none() {
+                expected.pieces = vec![(None, site.error_page.clone())];
             }
             match compare(&expected, planned, (head, content, is_complete)) {
                 Ok(()) if is_complete || version.is_rewritten || may_be_cut(excuses) => {
@@ -262,7 +283,7 @@ fn compare(
             head.status, expected.status
         ));
     }
-    let no_content = planned.is_head || matches!(head.status, 304 | 403 | 404 | 412);
+    let no_content = planned.is_head || head.status == 304;
     match expected.pieces.as_slice() {
         [] => Ok(()),
         [(range, bytes)] => {
@@ -337,7 +358,7 @@ fn expected(planned: &Planned, number: usize, version: &Version) -> Expected {
         pieces: Vec::new(),
     };
     let Some(content) = &version.content else {
-        return status(404);
+        return status(if version.is_forbidden { 403 } else { 404 });
     };
     let is_this = |validator: &crate::request::Validator| validator.version == Some(number);
     if planned.if_match.as_ref().is_some_and(|tag| !is_this(tag)) {
@@ -358,7 +379,10 @@ fn expected(planned: &Planned, number: usize, version: &Version) -> Expected {
     {
         return status(304);
     }
-    let applies = planned.if_range.as_ref().is_none_or(is_this);
+    let applies = planned.if_range.as_ref().is_none_or(is_this)
+        && planned
+            .if_range_date
+            .is_none_or(|date| version.modified_s == date);
     let size = content.len();
     if planned.is_head || planned.ranges.is_empty() || !applies {
         return Expected {

@@ -4,7 +4,7 @@ use headway_base::random::{Draw, SplitMix64};
 
 use crate::clock;
 use crate::model::Model;
-use crate::site::{DIRECTORIES, Site};
+use crate::site::{DIRECTORIES, ROOTS, Site};
 
 /// What a request is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,12 +37,16 @@ pub struct Validator {
 pub struct Planned {
     pub bytes: Vec<u8>,
     pub subject: Subject,
+    /// The document root of its host.
+    pub root: &'static str,
     pub is_head: bool,
     pub accepts_gzip: bool,
     pub ranges: Vec<Range>,
     pub if_match: Option<Validator>,
     pub if_none_match: Option<Validator>,
     pub if_range: Option<Validator>,
+    /// The date of `If-Range`, in seconds since 1970.
+    pub if_range_date: Option<i64>,
     /// Seconds since 1970.
     pub if_modified_since: Option<i64>,
     pub if_unmodified_since: Option<i64>,
@@ -66,12 +70,14 @@ pub fn plan(site: &Site, model: &Model, random: &mut SplitMix64) -> Planned {
     let mut planned = Planned {
         bytes: Vec::new(),
         subject: Subject::Status(0),
+        root: ROOTS[0],
         is_head: false,
         accepts_gzip: false,
         ranges: Vec::new(),
         if_match: None,
         if_none_match: None,
         if_range: None,
+        if_range_date: None,
         if_modified_since: None,
         if_unmodified_since: None,
         names_directory: false,
@@ -103,12 +109,14 @@ fn file(planned: &mut Planned, site: &Site, model: &Model, random: &mut SplitMix
     if !planned.accepts_gzip && random.below(4) == 0 {
         precondition(planned, &path, model, &mut lines, random);
     }
+    let (root, name) = path.split_once('/').expect("a root and a name");
+    planned.root = ROOTS[usize::from(root == ROOTS[1])];
     let target = match path.as_str() {
-        "with/index.html" if random.below(2) == 0 => {
+        "root/with/index.html" if random.below(2) == 0 => {
             planned.names_directory = true;
             "with/".to_owned()
         }
-        other => spelled(other, random),
+        _ => spelled(name, random),
     };
     planned.subject = Subject::File(path);
     let method = match planned.is_head {
@@ -166,7 +174,7 @@ fn precondition(
     let date = model.any_date(path, random);
     let written = headway_http::date::format(date);
     let written = std::str::from_utf8(&written).expect("a date is text");
-    match random.below(5) {
+    match random.below(6) {
         0 => {
             lines.push_str(&format!("If-Match: {}\r\n", validator.text));
             planned.if_match = Some(validator);
@@ -178,6 +186,10 @@ fn precondition(
         2 => {
             lines.push_str(&format!("If-Unmodified-Since: {written}\r\n"));
             planned.if_unmodified_since = Some(date);
+        }
+        4 => {
+            lines.push_str(&format!("If-Range: {written}\r\n"));
+            planned.if_range_date = Some(date);
         }
         3 => {
             lines.push_str(&format!("If-Range: {}\r\n", validator.text));
@@ -221,9 +233,13 @@ fn directory(planned: &mut Planned, model: &Model, random: &mut SplitMix64) {
 
 fn missing(planned: &mut Planned, random: &mut SplitMix64) {
     planned.subject = Subject::Status(404);
-    let target = match random.below(3) {
+    planned.root = ROOTS[random.index(2)];
+    let target = match random.below(5) {
         0 => format!("missing{}", random.below(3)),
         1 => "missing/deeper".to_owned(),
+        // Only for internal redirects.
+        2 => "internal/file.txt".to_owned(),
+        3 => "with/../%69nternal/file.txt".to_owned(),
         _ => ".hidden".to_owned(),
     };
     finish(planned, "GET", &target, "", random);
@@ -280,7 +296,11 @@ fn finish(planned: &mut Planned, method: &str, target: &str, lines: &str, random
         (version, connection),
         ("1.1", "Connection: close\r\n") | ("1.0", "")
     );
+    let host = match planned.root {
+        "other" => ["other.test", "Other.Test:8080"][random.index(2)],
+        _ => ["test", "third.test"][random.index(2)],
+    };
     planned.bytes =
-        format!("{method} /{target} HTTP/{version}\r\nHost: test\r\n{connection}{lines}\r\n")
+        format!("{method} /{target} HTTP/{version}\r\nHost: {host}\r\n{connection}{lines}\r\n")
             .into_bytes();
 }

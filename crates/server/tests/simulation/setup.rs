@@ -1,7 +1,8 @@
 //! The configuration of a seed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::site::Site;
 use headway_base::random::{Draw, SplitMix64};
 use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
 
@@ -15,18 +16,21 @@ pub struct Setup {
     pub listing: bool,
     /// Files leave by sendfile(2): between the comparison and the call they can change.
     pub sends_pages: bool,
+    /// The file cache is smaller than the site.
+    pub evicts: bool,
     events: &'static str,
 }
 
 impl Setup {
-    /// A random configuration for this document root.
-    pub fn draw(root: PathBuf, random: &mut SplitMix64) -> Setup {
+    /// A random configuration for this site.
+    pub fn draw(site: &Site, random: &mut SplitMix64) -> Setup {
         let events = ["epoll", "epoll-edge", "poll", "select"][random.index(4)];
         let revalidate_ms = [0, 50, 1000, 5000][random.index(4)];
         let timeout_ms = [2_000, 25_000, 25_000, 25_000][random.index(4)];
         let send = ["copy", "copy", "sendfile"][random.index(3)];
         let small_file_max = [0, 4096, 131_072, 1 << 20][random.index(4)];
         let listing = random.below(2) == 0;
+        let (entries, descriptors) = ([4, 100][random.index(2)], [16, 100][random.index(2)]);
         let text = format!(
             "root = {:?}\nlisten = \"127.0.0.1:0\"\nworkers = 1\ntrace = false\n\
              events = {events:?}\nrevalidate = \"{revalidate_ms}ms\"\nsend = {send:?}\n\
@@ -36,17 +40,23 @@ impl Setup {
              write-quantum = {}\nfile-cache-entries = {}\nfile-cache-descriptors = {}\n\
              helpers-min = {}\nhelpers-max = {}\naccept-batch = {}\nmax-connections = {}\n\
              max-requests-per-connection = {}\nmax-header-size = 8192\nmax-target-size = 4096\nlisting = {listing}\n\
-             etag = \"inode\"\n",
-            root.display(),
+             etag = \"inode\"\n\
+             [[host]]\nnames = [\"other.test\"]\nroot = {:?}\n\
+             error-pages = {{ 403 = {:?}, 404 = {:?} }}\n\
+             [[location]]\nprefix = \"/internal/\"\nfiles = true\ninternal = true\n",
+            site.path("root"),
             [2_u64 << 20, 4 << 20][random.index(2)],
             [65_536, 300_000, 1 << 20][random.index(3)],
-            [4, 100][random.index(2)],
-            [16, 100][random.index(2)],
+            entries,
+            descriptors,
             1 + random.below(2),
             2 + random.below(3),
             ["\"auto\"", "1", "0"][random.index(3)],
             [2, 100][random.index(2)],
             [0, 0, 3][random.index(3)],
+            site.path("other"),
+            site.error_page_path(),
+            site.error_page_path(),
         );
         Setup {
             config: config(&text),
@@ -54,6 +64,7 @@ impl Setup {
             timeout_ms,
             listing,
             sends_pages: send == "sendfile",
+            evicts: entries < 100 || descriptors < 100,
             events,
         }
     }

@@ -89,12 +89,12 @@ impl World {
         clock::reset();
         let mut random = SplitMix64::for_stream(seed, 0);
         let site = Site::new(seed);
-        let setup = Setup::draw(site.root(), &mut random);
+        let setup = Setup::draw(&site, &mut random);
         let kernel = Kernel::new(seed, setup.is_edge_triggered(), is_traced);
         if setup.sends_pages {
             kernel.state().faults.preempted = 0;
         }
-        let is_preempted = kernel.state().faults.preempted > 0;
+        let is_preempted = kernel.state().expect(&site, &setup);
         let name = format!("headway-simulation-{}", std::process::id());
         let listener =
             SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("an abstract name");
@@ -190,10 +190,15 @@ impl World {
                 return Err(violation);
             }
             let is_preempted = state.preempted.take().is_some();
+            let closed = (!is_preempted).then(|| state.costs.closed.take()).flatten();
             drop(state);
             if is_preempted {
                 self.preempt();
                 continue;
+            }
+            // One that has ended has closed everything.
+            if let Some(closed) = closed {
+                return Err(closed);
             }
             // Work takes time.
             clock::advance(5_000 + self.random.below(100_000));
@@ -244,7 +249,12 @@ impl World {
         self.run_master(now);
         self.run_helpers(now);
         if now >= self.next_change_ns {
+            let release = self.site.release();
             let what = self.site.change();
+            let mut state = self.kernel.state();
+            state.is_link_new |= release != self.site.release();
+            state.costs.forget();
+            drop(state);
             self.note(&what);
             self.next_change_ns = now + 1 + self.random.below(200_000_000);
         }

@@ -67,6 +67,13 @@ impl State {
             libc::SYS_sendmsg if serves && self.happens(|faults| faults.exhausted) => {
                 self.exhausted(&[libc::ENOMEM, libc::ENOBUFS, libc::ETOOMANYREFS])
             }
+            libc::SYS_sendmsg if serves => {
+                let sent = make(number, arguments);
+                if sent >= 0 {
+                    self.note_passed(arguments[1]);
+                }
+                sent
+            }
             libc::SYS_recvmsg if serves => self.receive_message(arguments),
             libc::SYS_ioctl if serves && is_client && self.happens(|faults| faults.reset) => {
                 self.broken(arguments, &[libc::ENOTCONN, libc::ECONNRESET])
@@ -88,7 +95,12 @@ impl State {
                 self.exhausted(&[libc::EMFILE, libc::ENFILE, libc::ENOMEM])
             }
             libc::SYS_accept4 => self.accept(arguments),
-            libc::SYS_close => self.close(arguments),
+            libc::SYS_close => {
+                if serves && !is_client {
+                    self.note_close(arguments[0]);
+                }
+                self.close(arguments)
+            }
             libc::SYS_write | libc::SYS_fstatfs | libc::SYS_fadvise64 | libc::SYS_getdents64
                 if role != Role::Worker =>
             {
@@ -286,8 +298,8 @@ impl State {
         self.note_activity(arguments, result)
     }
 
-    fn open(&mut self, role: Role, arguments: Arguments) -> i64 {
-        let how: OpenHow = read(arguments[2]);
+    fn open(&mut self, role: Role, mut arguments: Arguments) -> i64 {
+        let mut how: OpenHow = read(arguments[2]);
         let is_cached = how.resolve & RESOLVE_CACHED != 0;
         if role == Role::Worker && self.is_serving && !is_cached {
             self.violation("the loop opens a file without RESOLVE_CACHED".to_owned());
@@ -305,13 +317,29 @@ impl State {
         if self.happens(|faults| faults.disk) {
             return self.disk_failed();
         }
-        make(libc::SYS_openat2, arguments)
+        // Whether following a link writes its access time depends on the time of the machine.
+        if arguments[0] as i32 == libc::AT_FDCWD {
+            match is_cached && self.is_link_new {
+                true => return -i64::from(libc::EAGAIN),
+                false => self.is_link_new = false,
+            }
+            how.resolve &= !RESOLVE_CACHED;
+            arguments[2] = &raw const how as u64;
+        }
+        let opened = make(libc::SYS_openat2, arguments);
+        let opened = self.check_rights(opened, how);
+        // What another process does at the moment can make the kernel say that it would wait.
+        if role == Role::Worker && self.is_serving && opened != -i64::from(libc::EAGAIN) {
+            self.note_lookup(arguments);
+        }
+        opened
     }
 
     /// Inode numbers are those of the order in which they are met, and a file's inode changes when
     /// its contents do: both are accidents of the machine otherwise.
     fn status(&mut self, arguments: Arguments) -> i64 {
         if self.happens(|faults| faults.disk) {
+            self.costs.closable.insert(arguments[0] as i32);
             return self.disk_failed();
         }
         let result = make(libc::SYS_statx, arguments);
@@ -479,25 +507,32 @@ fn internet_address(address: [u8; 4], port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// Closes the descriptors of a received message, as the kernel does when there is no room for them.
-/// Returns whether there were any.
-fn lose_descriptors(pointer: u64) -> bool {
-    let mut message: libc::msghdr = read(pointer);
+/// The descriptors of a message.
+pub fn passed_descriptors(pointer: u64) -> Vec<i32> {
+    let message: libc::msghdr = read(pointer);
     if message.msg_controllen < size_of::<libc::cmsghdr>() {
-        return false;
+        return Vec::new();
     }
     let first = message.msg_control as u64;
     let header: libc::cmsghdr = read(first);
     if (header.cmsg_level, header.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+        return Vec::new();
+    }
+    let begin = first + size_of::<libc::cmsghdr>() as u64;
+    let end = first + header.cmsg_len as u64;
+    (begin..end).step_by(4).map(read).collect()
+}
+
+/// Closes the descriptors of a received message, as the kernel does when there is no room for them.
+/// Returns whether there were any.
+fn lose_descriptors(pointer: u64) -> bool {
+    let mut message: libc::msghdr = read(pointer);
+    let passed = passed_descriptors(pointer);
+    if passed.is_empty() {
         return false;
     }
-    let (mut at, end) = (
-        first + size_of::<libc::cmsghdr>() as u64,
-        first + header.cmsg_len as u64,
-    );
-    while at < end {
-        make(libc::SYS_close, [read::<i32>(at) as u64, 0, 0, 0, 0, 0]);
-        at += 4;
+    for descriptor in passed {
+        make(libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0]);
     }
     message.msg_controllen = 0;
     message.msg_flags |= libc::MSG_CTRUNC;
