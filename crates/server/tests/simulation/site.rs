@@ -265,7 +265,7 @@ impl Site {
         let (file, new) = (self.path(path), self.path("new"));
         fs::write(&new, content.as_deref().unwrap_or(b"secret")).expect("a new file");
         if content.is_none() {
-            fs::set_permissions(&new, fs::Permissions::from_mode(0)).expect("no rights");
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o000)).expect("no rights");
         }
         self.date(&new);
         fs::rename(&new, &file).expect("a name for it");
