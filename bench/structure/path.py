@@ -52,6 +52,11 @@ def children(process):
         return [int(child) for child in file.read().split()]
 
 
+def is_traced(process):
+    with open(f"/proc/{process}/status") as file:
+        return "TracerPid:\t0\n" not in file.read()
+
+
 def cold(path):
     """Drops the content and the name from the caches of the kernel."""
     os.sync()
@@ -98,6 +103,8 @@ def run(binary, step, directory, request):
         for process in processes:
             out = f"{directory}/steps.{process}"
             steppers.append((subprocess.Popen([step, str(process), out]), out))
+        while not all(is_traced(process) for process in processes):
+            time.sleep(0.1)
         time.sleep(1)
         if request:
             cold(file)
@@ -133,6 +140,10 @@ def functions(table, executed):
     return found
 
 
+def crate_of(file):
+    return file.split("/")[1]
+
+
 def main():
     binary = os.path.abspath(sys.argv[1])
     table = symbols(binary)
@@ -149,6 +160,11 @@ def main():
     if "--list" in sys.argv:
         for file, name in found:
             print(f"{file}\t{name}")
+    print("| crate | files | functions | of these implementations of core's traits |\n|---|--:|--:|--:|")
+    for crate in sorted({crate_of(file) for file, _ in found}):
+        rows = [(file, name) for file, name in found if crate_of(file) == crate]
+        derived = sum(" as core::" in name or " as alloc::" in name for _, name in rows)
+        print(f"| {crate} | {len({file for file, _ in rows})} | {len(rows)} | {derived} |")
     print(f"{len({file for file, _ in found})} files, {len(found)} functions")
 
 

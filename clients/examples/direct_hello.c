@@ -4,8 +4,6 @@
  *     [[location]]
  *     prefix = "/hello/"
  *     direct = ["build/direct_hello"]
- *
- * or, so that the response goes through the server, pipe = ["build/direct_hello"].
  */
 #include "../headway_direct.h"
 

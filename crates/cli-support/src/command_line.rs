@@ -1,6 +1,7 @@
 //! The command line as Markdown, from clap's own description of it.
 
 use clap::{Arg, Command};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::{Group, Program};
@@ -46,16 +47,21 @@ pub fn page(
         .groups
         .iter()
         .flat_map(|group: &Group| group.commands);
+    let mut seen = HashMap::new();
     for of in groups.filter(|of| **of != "help") {
         if let Some(command) = command.find_subcommand(of) {
-            section(&mut out, name, command, 2, elsewhere);
+            section(&mut out, &mut seen, name, command, 2, elsewhere);
         }
     }
     out
 }
 
+/// The command under which each line with an option was written first.
+type Seen = HashMap<String, String>;
+
 fn section(
     out: &mut String,
+    seen: &mut Seen,
     parent: &str,
     command: &Command,
     depth: usize,
@@ -73,7 +79,8 @@ fn section(
     let _ = writeln!(out, "```text\n{usage}\n```");
     options(
         out,
-        command,
+        seen,
+        (&name, command),
         elsewhere.filter(|other| other.command == command.get_name()),
     );
     for child in command
@@ -81,13 +88,19 @@ fn section(
         .filter(|child| !child.is_hide_set())
     {
         if child.get_name() != "help" {
-            section(out, &name, child, depth + 1, elsewhere);
+            section(out, seen, &name, child, depth + 1, elsewhere);
         }
     }
 }
 
-/// The arguments under their headings, in the order in which the command declares them.
-fn options(out: &mut String, command: &Command, elsewhere: Option<&Elsewhere>) {
+/// The arguments under their headings, in the order in which the command declares them. Those of a
+/// heading which another command has as well are only named.
+fn options(
+    out: &mut String,
+    seen: &mut Seen,
+    (name, command): (&str, &Command),
+    elsewhere: Option<&Elsewhere>,
+) {
     let mut headings: Vec<(&str, Vec<&Arg>)> = Vec::new();
     if let Some(elsewhere) = elsewhere {
         let _ = writeln!(out, "\n{}", elsewhere.text);
@@ -110,12 +123,37 @@ fn options(out: &mut String, command: &Command, elsewhere: Option<&Elsewhere>) {
     headings.sort_by_key(|(name, _)| *name == "Research");
     for (heading, args) in headings {
         let _ = writeln!(out, "\n**{heading}**\n");
-        for arg in args {
-            let help = arg.get_help().or(arg.get_long_help());
-            let help = help.map(ToString::to_string).unwrap_or_default();
-            let line = format!("{}: {}", as_typed(arg), first_paragraph(&help));
-            out.push_str(&wrapped("- ", &line));
+        let lines: Vec<String> = args.iter().map(|arg| described(arg)).collect();
+        let first = seen.get(&lines[0]).filter(|_| lines.len() > 1).cloned();
+        if let Some(other) =
+            first.filter(|other| lines.iter().all(|line| seen.get(line) == Some(other)))
+        {
+            let names: Vec<String> = args.iter().map(|arg| named(arg)).collect();
+            out.push_str(&wrapped(
+                "",
+                &format!("As for `{other}`: {}.", names.join(", ")),
+            ));
+            continue;
         }
+        for line in lines {
+            out.push_str(&wrapped("- ", &line));
+            seen.entry(line).or_insert_with(|| name.to_owned());
+        }
+    }
+}
+
+/// An argument with its help.
+fn described(arg: &Arg) -> String {
+    let help = arg.get_help().or(arg.get_long_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    format!("{}: {}", as_typed(arg), first_paragraph(&help))
+}
+
+/// The name of an argument: `--rate`.
+fn named(arg: &Arg) -> String {
+    match arg.get_long() {
+        Some(long) => format!("`--{long}`"),
+        None => as_typed(arg),
     }
 }
 

@@ -37,7 +37,7 @@ fn introduction(topic: Topic) -> Option<&'static str> {
     Some(match topic {
         Topic::Research => {
             "These keys rebuild the servers of the papers for comparisons. `headway-lab serve` has them, `headway serve` \
-             does not. They stand in the table `[research]`, those that begin with `location` in a `[[location]]`."
+             does not. They stand in the table `[research]`, and are options as well."
         }
         Topic::Host => {
             "Each `[[host]]` table is a virtual host. It inherits from the top level what it leaves out. \
@@ -62,7 +62,7 @@ fn section(out: &mut String, key: &Key) {
     let _ = writeln!(out, "{}", wrapped("", &text));
     let unit = match key.form.unit {
         "" => String::new(),
-        unit => format!(" (without a unit: {unit})"),
+        unit => format!(" ({unit})"),
     };
     let list = match (key.form.is_list, key.form.accepts) {
         (true, Accepts::Table) | (false, _) => "",
@@ -76,10 +76,10 @@ fn section(out: &mut String, key: &Key) {
         Accepts::Table if key.form.is_list => key.example.to_owned(),
         _ => key.example_line(),
     };
+    // All other options are called as their key.
     let option = match (key.is_option(), key.name.as_str()) {
-        (false, _) => String::new(),
-        (true, "root") => " · option: the argument `DIR`".to_owned(),
-        (true, name) => format!(" · option: `--{name}`"),
+        (true, "root") => " · option: the argument `DIR`",
+        _ => "",
     };
     let kind = key.form.name;
     let facts = format!("{kind}{list}{unit} · default: {default} · example: `{example}`{option}");

@@ -6,6 +6,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -211,5 +212,33 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
             "{output:?}"
         );
         assert!(!staging.exists());
+    }
+}
+
+/// `sudo` leaves root without the cargo of the user, whose files in `target` would become root's.
+#[test]
+fn release_is_built_by_the_user_who_called_sudo() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    for (program, text) in [
+        ("id", "echo 0"),
+        ("cargo", "echo root has built; exit 9"),
+        ("sudo", "echo \"$*\"; exit 9"),
+    ] {
+        let path = scratch.path().join(program);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("room");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("its mode");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");
+    let path = format!("{}:/usr/bin:/bin", scratch.path().display());
+    for (user, start) in [("reader", "-u reader -i -- "), ("root", "root has built")] {
+        let output = Command::new(&script)
+            .env("PATH", &path)
+            .env("SUDO_USER", user)
+            .env_remove("BUILT")
+            .output()
+            .expect("it runs");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.starts_with(start), "{output:?}");
+        assert!(printed.starts_with("root") || printed.contains(" cargo build --release "));
     }
 }

@@ -34,22 +34,17 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
     let helpers_default = memory::default_helpers_max(workers, memory);
     let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_default, to);
-    let (research, defaults) = match to.research {
-        Some(research) => (research.check)(from, workers, memory, to),
-        None => (ResearchConfig::default(), Defaults::default()),
-    };
+    let (research, defaults) = research(from, workers, memory, to);
     let accept = accept::accept_settings(from, &defaults, to);
     let hosts = hosts::hosts(from, environment.extensions.applications, to);
     let buffer_files_max = locations::buffer_files(&hosts, environment.nofile);
     let others = most_helpers(helpers_max) + locations::descriptors(&hosts) + buffer_files_max;
-    let eighths = defaults.connection_eighths;
-    let (max_connections, file_cache_descriptors) =
-        descriptors(from, others, eighths, environment, to);
+    let (max_connections, open_files) = descriptors(from, others, &defaults, environment, to);
+    let machine = (workers, memory);
     let are_cached = research.caching && defaults.caches_small_files;
     let (pin_max_bytes, response_cache_max_bytes) =
-        small_file_caches(from, workers, are_cached, memory, to);
+        small_file_caches(from, are_cached, machine, to);
     let limits = RequestLimits::new(from, memory, to);
-    let machine = (workers, memory);
     let files = FileLimits::new(from, &defaults, machine, response_cache_max_bytes, to);
     Config {
         listen: listen(from, to),
@@ -82,7 +77,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         helpers_max,
         helper_queue_max: files.helper_queue,
         file_cache_entries: files.cache_entries,
-        file_cache_descriptors,
+        file_cache_descriptors: open_files,
         response_cache_max_bytes,
         pin_max_bytes,
         small_file_max_bytes: files.small_file_bytes,
@@ -104,12 +99,24 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     }
 }
 
+/// Returns what a research server changes. Nothing, in a server for users.
+fn research(
+    from: &Settings,
+    workers: usize,
+    memory: Memory,
+    to: &mut Findings<'_>,
+) -> (ResearchConfig, Defaults) {
+    match to.research {
+        Some(research) => (research.check)(from, workers, memory, to),
+        None => (ResearchConfig::default(), Defaults::default()),
+    }
+}
+
 /// Returns the bytes to pin and the size of the response cache.
 fn small_file_caches(
     from: &Settings,
-    workers: usize,
     are_cached: bool,
-    memory: Memory,
+    (workers, memory): (usize, Memory),
     to: &mut Findings<'_>,
 ) -> (u64, u64) {
     // Without a response cache no memory is reserved for it.
@@ -415,7 +422,7 @@ pub(super) fn most_helpers(helpers_max: usize) -> usize {
 fn descriptors(
     from: &Settings,
     others: usize,
-    connection_eighths: u64,
+    defaults: &Defaults,
     environment: &Environment,
     to: &mut Findings<'_>,
 ) -> (u32, usize) {
@@ -426,7 +433,7 @@ fn descriptors(
     let connections = match value(&from.max_connections) {
         Some(connections) => u64::from(connections),
         None => DEFAULT_CONNECTIONS
-            .min(usable * connection_eighths / 8)
+            .min(usable * defaults.connection_eighths / 8)
             .max(1),
     };
     let files = match value(&from.file_cache_descriptors) {

@@ -89,8 +89,7 @@ fn check_contradictions(
 ) {
     let mut locations = config.hosts.iter().flat_map(|host| &host.locations);
     if config.program_user.is_some() && locations.any(Location::forks_in_worker) {
-        let problem =
-            "a location has fork-in-server, whose programs are the worker's user; remove one";
+        let problem = "programs of fork-in-server run as the worker's user; remove one";
         to.usage_error("program-user", span(&from.program_user), problem.into());
     }
     if config.helpers_min > config.helpers_max {

@@ -9,9 +9,11 @@ use toml::Spanned;
 
 use super::error::Findings;
 use super::hosts::lasting_path;
+use super::keys::Setting;
 use super::locations::{Cgi, HandlerConfig, NamedApplication};
 use super::ranges::{span, value};
-use super::settings::LocationSettings;
+use super::research::{ResearchSettings, prefixes};
+use super::settings::{LocationSettings, Settings};
 use super::units::OneOrMany;
 use super::upstreams::{Protocol, upstreams};
 use crate::extensions::KnownApplications;
@@ -23,6 +25,7 @@ pub(super) fn kind(
     key: &str,
     own: &LocationSettings,
     position: &Range<usize>,
+    from: &Settings,
     applications: &dyn KnownApplications,
     to: &mut Findings<'_>,
 ) -> Option<HandlerConfig> {
@@ -57,12 +60,19 @@ pub(super) fn kind(
             return upstreams(key, own, protocol, list, to).map(HandlerConfig::Upstreams);
         }
     }
-    if let Some(list) = own.direct.as_ref().or(own.pipe.as_ref()) {
-        reject_root(key, own, "direct and pipe have no root; remove it", to);
-        let command = command(&format!("{key}.{name}"), own, list, to)?;
-        return Some(match name {
-            "pipe" => HandlerConfig::Pipe(command),
-            _ => HandlerConfig::Direct(command),
+    let is_in = |list: fn(&ResearchSettings) -> &Setting<OneOrMany<String>>| {
+        let research = from.research.as_ref().map(Spanned::get_ref);
+        let prefix = own.prefix.as_ref().map(Spanned::get_ref);
+        research
+            .zip(prefix)
+            .is_some_and(|(research, prefix)| prefixes(list(research)).contains(prefix))
+    };
+    if let Some(list) = &own.direct {
+        reject_root(key, own, "direct has no root; remove it", to);
+        let command = command(&format!("{key}.direct"), own, list, to)?;
+        return Some(match is_in(|research| &research.pipe) {
+            true => HandlerConfig::Pipe(command),
+            false => HandlerConfig::Direct(command),
         });
     }
     if name == "files" {
@@ -73,7 +83,7 @@ pub(super) fn kind(
     Some(HandlerConfig::Cgi(Cgi {
         root: directory(key, own, "the programs' directory", to),
         streams: value(&own.streams).unwrap_or_default(),
-        fork_in_server: value(&own.fork_in_server).unwrap_or(false),
+        fork_in_server: is_in(|research| &research.fork_in_server),
         authorization: value(&own.authorization).unwrap_or(false),
     }))
 }
@@ -83,7 +93,6 @@ fn written(own: &LocationSettings) -> Vec<&'static str> {
     [
         ("cgi", value(&own.cgi).unwrap_or(false)),
         ("direct", own.direct.is_some()),
-        ("pipe", own.pipe.is_some()),
         ("fastcgi", own.fastcgi.is_some()),
         ("scgi", own.scgi.is_some()),
         ("proxy", own.proxy.is_some()),
@@ -146,7 +155,7 @@ pub(super) fn check_foreign_settings(
     kind: &HandlerConfig,
     to: &mut Findings<'_>,
 ) {
-    let of_back_ends = [
+    let of_upstreams = [
         ("keepalive", span(&own.keepalive)),
         (
             "keepalive-unsafe-methods",
@@ -162,18 +171,15 @@ pub(super) fn check_foreign_settings(
         ("preserve-host", span(&own.preserve_host)),
         ("escaped-slashes", span(&own.escaped_slashes)),
     ];
-    let of_cgi = [
-        ("streams", span(&own.streams)),
-        ("fork-in-server", span(&own.fork_in_server)),
-    ];
+    let of_cgi = [("streams", span(&own.streams))];
     let of_gateways = [("authorization", span(&own.authorization))];
     let of_whole_bodies = [("request-buffering", span(&own.request_buffering))];
     let whole_bodies = (
         &of_whole_bodies[..],
-        "only for cgi, fastcgi, scgi and proxy; direct and pipe always receive the whole body first",
+        "only for cgi, fastcgi, scgi and proxy; direct always receives the whole body first",
     );
-    let back_ends = (
-        &of_back_ends[..],
+    let upstreams_alone = (
+        &of_upstreams[..],
         "only for upstreams: fastcgi, scgi and proxy",
     );
     let proxies = (&of_proxies[..], "only for proxy");
@@ -182,12 +188,12 @@ pub(super) fn check_foreign_settings(
     let foreign = match kind {
         HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
         HandlerConfig::Upstreams(_) => vec![proxies, cgi],
-        HandlerConfig::Cgi(_) => vec![back_ends, proxies],
+        HandlerConfig::Cgi(_) => vec![upstreams_alone, proxies],
         HandlerConfig::Files
         | HandlerConfig::Direct(_)
         | HandlerConfig::Pipe(_)
         | HandlerConfig::Application(_) => {
-            vec![back_ends, proxies, cgi, gateways, whole_bodies]
+            vec![upstreams_alone, proxies, cgi, gateways, whole_bodies]
         }
     };
     for (settings, problem) in foreign {
@@ -207,7 +213,7 @@ fn command(
     let position = Some(list.span());
     let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
-        let problem = "direct and pipe need a prefix, not a suffix";
+        let problem = "direct needs a prefix, not a suffix";
         to.usage_error(key, position, problem.into());
         return None;
     }

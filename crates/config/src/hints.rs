@@ -163,7 +163,7 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
     ),
     (&["sendfile"], "write send = \"sendfile\""),
     (
-        &["preset", "opening", "caching"],
+        &["preset", "opening", "caching", "pipe", "forkinserver"],
         "for research: `headway-lab serve` has it, in the table [research]",
     ),
     (

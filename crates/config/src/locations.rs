@@ -107,7 +107,8 @@ pub enum HandlerConfig {
     Cgi(Cgi),
     /// A program, with its arguments, that stays and is passed client sockets.
     Direct(Vec<String>),
-    /// A program, with its arguments, that stays and returns responses over a pipe.
+    /// A program, with its arguments, that stays and returns responses over a pipe: a direct location in
+    /// the list [`ResearchConfig::pipe`](crate::ResearchConfig::pipe).
     Pipe(Vec<String>),
     /// Upstream servers, over sockets.
     Upstreams(Upstreams),
@@ -369,7 +370,7 @@ fn location(
 ) -> Option<Location> {
     let (own, position) = (item.get_ref(), item.span());
     let rule = rule(key, own, &position, to);
-    let kind = kind(key, own, &position, applications, to);
+    let kind = kind(key, own, &position, from, applications, to);
     if let Some(kind) = &kind {
         check_foreign_settings(key, own, kind, to);
     }
@@ -450,7 +451,8 @@ fn concurrency(
 }
 
 fn report_accel_redirect(key: &str, own: &LocationSettings, to: &mut Findings<'_>) {
-    let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
+    let problem =
+        "only for handlers whose responses pass through the server: cgi, fastcgi, scgi and proxy";
     to.usage_error(
         &format!("{key}.accel-redirect"),
         span(&own.accel_redirect),

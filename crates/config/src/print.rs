@@ -220,8 +220,9 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     match &location.handler {
         HandlerConfig::Files => writeln!(out, "files = true")?,
         HandlerConfig::Cgi(cgi) => write_cgi(out, cgi)?,
-        HandlerConfig::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
-        HandlerConfig::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
+        HandlerConfig::Direct(command) | HandlerConfig::Pipe(command) => {
+            writeln!(out, "direct = {}", list(command.iter()))?;
+        }
         HandlerConfig::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
         HandlerConfig::Application(application) => {
             writeln!(out, "application = {}", quoted(&application.name))?;
@@ -279,9 +280,6 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
         writeln!(out, "root = {}", quoted(root.display()))?;
     }
     writeln!(out, "streams = \"{}\"", cgi.streams)?;
-    if cgi.fork_in_server {
-        writeln!(out, "fork-in-server = true")?;
-    }
     writeln!(out, "authorization = {}", cgi.authorization)
 }
 

@@ -14,9 +14,9 @@ use headway_event::Mechanism;
 use serde::{Deserialize, Serialize};
 
 use crate::extensions::ResearchTable;
-use crate::keys::Table;
+use crate::keys::{Setting, Table};
 use crate::strategy::{Opening, named_values};
-use crate::units::AcceptBatch;
+use crate::units::{AcceptBatch, OneOrMany};
 
 mod check;
 mod presets;
@@ -77,6 +77,12 @@ pub struct ResearchConfig {
     /// The event loop sleeps for a millisecond at one of this many requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_every: Option<NonZeroU32>,
+    /// Prefixes of the locations with [`HandlerConfig::Pipe`](crate::HandlerConfig::Pipe).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pipe: Vec<String>,
+    /// Prefixes of the locations with [`Cgi::fork_in_server`](crate::Cgi::fork_in_server).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fork_in_server: Vec<String>,
 }
 
 impl Default for ResearchConfig {
@@ -92,8 +98,15 @@ impl Default for ResearchConfig {
             caching: true,
             thundering_herd: false,
             stall_every: None,
+            pipe: Vec::new(),
+            fork_in_server: Vec::new(),
         }
     }
+}
+
+/// The prefixes in a key that names locations.
+pub(crate) fn prefixes(item: &Setting<OneOrMany<String>>) -> &[String] {
+    item.as_ref().map_or(&[], |item| &item.get_ref().0)
 }
 
 /// Defaults of other keys. Those of Headway hold unless `[research]` changes them.

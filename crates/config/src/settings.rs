@@ -283,8 +283,6 @@ table! {
         cgi: bool, Location, "false", "true";
         /// Program with its arguments that stays and is passed client sockets (direct CGI).
         direct: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\", \"--fast\"]";
-        /// Program with its arguments that stays and returns responses over a pipe.
-        pipe: OneOrMany<String>, Research, "no program", "[\"/usr/lib/app\"]";
         /// FastCGI upstreams.
         fastcgi: OneOrMany<String>, Location, "no upstream", "\"unix:/run/php/php-fpm.sock\"";
         /// SCGI upstreams.
@@ -340,8 +338,6 @@ table! {
         processes_max: u64, Programs, "some more than run already", "1000";
         /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
         streams: Streams, Programs, "socket", "\"pipe\"";
-        /// Start CGI programs from the worker itself instead of the spawner.
-        fork_in_server: bool, Research, "false", "true";
 
         /// Idle keep-alive connections to each upstream, per worker.
         ///
@@ -513,8 +509,11 @@ fn join_programs(locations: &mut Setting<Tables<LocationSettings>>, directory: &
     for location in locations.iter_mut().flat_map(|list| list.get_mut()) {
         let own = location.get_mut();
         join(&mut own.root, directory);
-        let commands = own.direct.iter_mut().chain(&mut own.pipe);
-        for program in commands.filter_map(|command| command.get_mut().0.first_mut()) {
+        let program = own
+            .direct
+            .as_mut()
+            .and_then(|command| command.get_mut().0.first_mut());
+        if let Some(program) = program {
             *program = directory.join(&*program).to_string_lossy().into_owned();
         }
     }

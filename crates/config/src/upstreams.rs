@@ -316,11 +316,7 @@ mod tests {
             ),
             (
                 "direct = [\"/bin/true\"]\nrequest-buffering = false",
-                "always receive the whole body",
-            ),
-            (
-                "proxy = \"127.0.0.1:1\"\nfork-in-server = true",
-                "only for cgi",
+                "always receives the whole body",
             ),
             (
                 "files = true\naccel-redirect = true",

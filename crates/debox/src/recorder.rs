@@ -535,6 +535,10 @@ pub fn confine(yes: bool) {
 }
 
 /// Whether [`confine`] was called.
+///
+/// ```
+/// assert!(!headway_debox::is_confined());
+/// ```
 pub fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed) > 0
 }

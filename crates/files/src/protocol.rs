@@ -446,6 +446,14 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
 }
 
 /// Append the bytes of a reply. Contents may be appended to those of an answer that has empty ones.
+///
+/// ```
+/// use headway_files::protocol::{Reply, decode_reply, encode_reply};
+///
+/// let mut bytes = Vec::new();
+/// encode_reply(&Reply::ReadIn { job: 7, errno: 0 }, &mut bytes);
+/// assert!(matches!(decode_reply(&bytes), Ok(Reply::ReadIn { job: 7, errno: 0 })));
+/// ```
 pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
     reply.write(bytes);
 }

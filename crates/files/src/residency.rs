@@ -304,7 +304,15 @@ fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result
     by_mincore(file, offset - offset % page_bytes(), end)
 }
 
-/// The window that holds `offset`: its start and its length in a file of `size` bytes.
+/// The chunk that holds `offset`: its start and its length in a file of `size` bytes.
+///
+/// ```
+/// use headway_files::{CHUNK_BYTES, chunk_of};
+///
+/// let size = CHUNK_BYTES + 10;
+/// assert_eq!(chunk_of(CHUNK_BYTES - 1, size), (0, CHUNK_BYTES));
+/// assert_eq!(chunk_of(CHUNK_BYTES + 9, size), (CHUNK_BYTES, 10));
+/// ```
 pub fn chunk_of(offset: u64, size: u64) -> (u64, u64) {
     let start = offset - offset % CHUNK_BYTES;
     (start, size.saturating_sub(start).min(CHUNK_BYTES))

@@ -20,6 +20,16 @@ use twox_hash::xxhash3_64;
 
 /// A checksum of a part of a file: XXH3 with 64 bits. It detects accidents, which is what a rewrite
 /// during a download is.
+///
+/// ```
+/// use headway_files::ContentChecksum;
+///
+/// let (mut whole, mut parts) = (ContentChecksum::new(), ContentChecksum::new());
+/// whole.update(b"a log line");
+/// parts.update(b"a log ");
+/// parts.update(b"line");
+/// assert_eq!(parts.value(), whole.value());
+/// ```
 #[derive(Clone)]
 pub struct ContentChecksum(xxhash3_64::Hasher);
 

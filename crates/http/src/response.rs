@@ -155,11 +155,23 @@ pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
 
 /// Whether the bytes can be a field value: no CR, LF or NUL, which some recipients treat as its end
 /// (RFC 9110 section 5.5).
+///
+/// ```
+/// use headway_http::response::is_field_value;
+///
+/// assert!(is_field_value(b"max-age=60") && !is_field_value(b"a\r\nSet-Cookie: b"));
+/// ```
 pub fn is_field_value(value: &[u8]) -> bool {
     memchr::memchr3(b'\r', b'\n', 0, value).is_none()
 }
 
 /// Whether the bytes are a token, which a field name must be (RFC 9110 section 5.6.2).
+///
+/// ```
+/// use headway_http::response::is_field_name;
+///
+/// assert!(is_field_name(b"X-Id") && !is_field_name(b"X Id") && !is_field_name(b""));
+/// ```
 pub fn is_field_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| IS_TOKEN[usize::from(*byte)])
 }

@@ -175,20 +175,20 @@ fn last(helps: &[&'static str]) -> &'static str {
 counters! {
     scalars {
         "Connections" {
-            Gauge connections [state] "Client connections now, by state. State open counts all connections, the idle and the upgraded ones included." {
+            Gauge connections [state] "Client connections now, by state. State open counts all of them." {
                 connections_open ("open") "Client connections open now.";
                 connections_idle ("idle") "Keep-alive connections that wait for their next request now.";
                 connections_upgraded ("upgraded") "Connections upgraded to another protocol (WebSocket) now.";
             }
             Counter connections_accepted [] "Connections accepted." { connections_accepted; }
-            Counter connections_closed [reason] "Connections closed, by reason: reset by the client, aborted in the middle of a response, or normal (which includes timeouts)." {
+            Counter connections_closed [reason] "Connections closed, by reason. Timeouts count as normal." {
                 connections_closed ("normal") "Connections closed. In /status.json this number includes the reset and aborted ones." minus (connections_reset responses_aborted);
                 connections_reset ("reset") "Connections that the client reset.";
-                responses_aborted ("aborted") "Responses that the server aborted after a part had been sent (changed file, I/O error, timeout).";
+                responses_aborted ("aborted") "Responses that the server aborted in the middle (changed file, I/O error, timeout).";
             }
             Counter connections_rejected [reason] "Connections answered 503 and closed instead of served, by reason." {
-                connections_rejected_per_address ("per_address_limit") "Connections rejected because their address had reached max-connections-per-address.";
-                connections_rejected_overload ("overload") "Connections rejected with 503 or a reset because of overload (early-reject).";
+                connections_rejected_per_address ("per_address_limit") "Connections from an address that had max-connections-per-address already.";
+                connections_rejected_overload ("overload") "Connections rejected because of overload (early-reject).";
             }
             Counter connections_evicted [reason] "Idle connections closed to make room for new ones, by what had run out." {
                 connections_evicted_limit ("max_connections") "Idle connections closed because max-connections was reached.";
@@ -208,13 +208,13 @@ counters! {
         "Accepting" {
             Counter accept_calls [] "Accept calls, successful or not." { accept_calls; }
             Counter accept_wakeups [] "Wakeups in which a listener was ready." { accept_wakeups; }
-            Counter accept_batches_on_close [] "Accept batches started because a connection had closed (only headway-lab serve: accept-on-close)." { accept_batches_on_close; }
+            Counter accept_batches_on_close [] "Accept batches started because a connection had closed (headway-lab serve only)." { accept_batches_on_close; }
             Counter accept_errors [] "Failed accept calls, except EWOULDBLOCK." { accept_errors; }
             Counter accept_pauses [] "Times that accepting paused because file descriptors or memory ran out." { accept_pauses; }
-            Counter accept_yielded [] "Times that a worker with more than its share of connections left new ones to other workers (listeners = shared)." { accept_yielded; }
+            Counter accept_yielded [] "Times that a worker with more than its share of connections left new ones to others (listeners = shared)." { accept_yielded; }
             Gauge accept_batch_size [] "Connections that the next accept batch may take. 0 unless accept-batch is auto." { accept_batch_size; }
             Gauge accept_backlog [] "Length of the accept queues set by admission control; for a shared listener the worker's part. 0 unless accept-batch is auto." { accept_backlog; }
-            Gauge accept_pending [] "Connections that waited in the accept queues when they were last sampled, after an iteration that left some (accept-batch = auto)." { accept_pending; }
+            Gauge accept_pending [] "Connections in the accept queues when last sampled, after an iteration that left some (accept-batch = auto)." { accept_pending; }
             Gauge accept_admission_limited [] "Workers whose SYN filter admits only a fraction of the new connections because of overload (accept-batch = auto)." { accept_admission_limited; }
             Gauge accept_syn_filter_stateful [] "Workers whose SYN filter remembers rejected SYNs. Needs CAP_BPF (accept-batch = auto)." { accept_syn_filter_stateful; }
             Counter accept_admission_changes [] "Changes of the fraction of SYNs that the SYN filter admits (accept-batch = auto)." { accept_admission_changes; }
@@ -224,45 +224,45 @@ counters! {
         }
         "Requests" {
             Counter requests_received [] "Requests whose header was complete, or could not be parsed." { requests_received; }
-            Counter requests_rejected [reason] "Requests that were malformed or are not supported, by the part that is wrong." {
+            Counter requests_rejected [reason] "Malformed and unsupported requests, by the part that is wrong." {
                 requests_rejected_syntax ("syntax") "Requests with an invalid request line, header line or line end.";
                 requests_rejected_target ("target") "Requests whose target has no valid form.";
                 requests_rejected_host ("host") "Requests whose Host is absent, repeated or invalid.";
                 requests_rejected_framing ("framing") "Requests whose Content-Length or Transfer-Encoding is invalid or ambiguous.";
                 requests_rejected_too_large ("too_large") "Requests whose header or target exceeds a limit.";
-                requests_rejected_unsupported ("unsupported") "Requests with a version, method, transfer coding or expectation that is not supported, or for https.";
+                requests_rejected_unsupported ("unsupported") "Requests with an unsupported version, method, transfer coding or expectation, or for https.";
                 requests_rejected_body ("body") "Requests with an invalid chunked body.";
             }
-            Counter first_requests_sampled [] "First requests of a connection for which the server checked that the client was still connected (sampled 1 in 16, all of them under overload)." { first_requests_sampled; }
+            Counter first_requests_sampled [] "First requests whose client was checked to be still connected (1 in 16, all under overload)." { first_requests_sampled; }
             Counter first_requests_disconnected [] "Checked first requests whose client had already closed its side of the connection." { first_requests_disconnected; }
-            Counter first_requests_abandoned [] "First requests left unanswered because the client had closed and the request had waited for more than a second (accept-batch = auto)." { first_requests_abandoned; }
+            Counter first_requests_abandoned [] "First requests left unanswered: the client had closed after more than a second (accept-batch = auto)." { first_requests_abandoned; }
             Counter io_errors [] "Disk I/O errors." { io_errors; }
         }
         "Caches" {
-            Counter cache_requests [cache result] "Cache lookups, by cache and result. The chunk cache counts where file chunks were: buffered, resident in the page cache, or cold." {
+            Counter cache_requests [cache result] "Cache lookups, by cache and result." {
                 file_cache_hits ("file" "hit") "Requests whose path was in the file cache.";
-                file_cache_stale_hits ("file" "stale") "Requests answered from the file cache while a helper compared its entry with the filesystem.";
+                file_cache_stale_hits ("file" "stale") "Requests answered from the file cache while a helper checked its entry.";
                 file_cache_misses ("file" "miss") "Requests whose path was not in the file cache.";
                 response_cache_hits ("response" "hit") "Small files sent from the response cache.";
                 response_cache_misses ("response" "miss") "Small files that were not in the response cache.";
-                chunks_buffered ("chunk" "buffered") "File chunks that were in the worker's own buffers when they were to be sent.";
+                chunks_buffered ("chunk" "buffered") "File chunks that were in the worker's own buffers.";
                 chunks_resident ("chunk" "resident") "File chunks that the residency probe found in the page cache.";
-                chunks_cold ("chunk" "cold") "File chunks that were not in the page cache, so that a helper read them first.";
+                chunks_cold ("chunk" "cold") "File chunks that a helper read first, since they were not in the page cache.";
                 mapping_cache_resident ("mapping" "resident") "Chunks of mapped files that mincore found resident.";
-                mapping_cache_cold ("mapping" "cold") "Chunks of mapped files that mincore found not resident, so that a helper read them first.";
-                recent_cache_hits ("recent" "hit") "Chunks sent because they were used recently (only headway-lab serve: send-method = sendfile-recent).";
-                recent_cache_misses ("recent" "miss") "Chunks not used recently, so that a helper read them first (only headway-lab serve: send-method = sendfile-recent).";
+                mapping_cache_cold ("mapping" "cold") "Chunks of mapped files that a helper read first.";
+                recent_cache_hits ("recent" "hit") "Chunks that were used recently (headway-lab serve only).";
+                recent_cache_misses ("recent" "miss") "Chunks that a helper read first (headway-lab serve only).";
             }
             Gauge cache_entries [cache] "Entries in a cache now." {
                 file_cache_entries ("file") "Paths in the file cache now.";
                 listing_cache_entries ("listing") "Directory listings in memory now. Connections share them.";
                 mapping_cache_entries ("mapping") "File chunks mapped now.";
-                recent_cache_entries ("recent") "File chunks believed to be in the page cache now (only headway-lab serve: send-method = sendfile-recent).";
+                recent_cache_entries ("recent") "File chunks believed to be in the page cache now (headway-lab serve only).";
             }
             Gauge cache_bytes [cache] "Size of a cache now, in bytes." {
                 response_cache_bytes ("response") "Bytes of small files in the response cache now.";
                 mapping_cache_bytes ("mapping") "Bytes of files mapped now.";
-                recent_cache_bytes ("recent") "Bytes of files believed to be in the page cache now (only headway-lab serve: send-method = sendfile-recent).";
+                recent_cache_bytes ("recent") "Bytes of files believed to be in the page cache now (headway-lab serve only).";
             }
             Gauge cache_descriptors [cache] "File descriptors held by a cache now." {
                 file_cache_descriptors ("file") "Open file descriptors in the file cache now.";
@@ -281,12 +281,12 @@ counters! {
             Counter cache_stale [cache] "Revalidated cache entries that had changed." {
                 file_cache_stale ("file") "Revalidated file cache entries that had changed.";
             }
-            Counter cache_repeated_lookups [cache] "Paths looked up again by the loop after a helper had read them into the kernel's caches (only headway-lab serve: preset flash)." {
-                file_cache_repeated_lookups ("file") "Paths looked up again by the loop after a helper had touched them (only headway-lab serve: preset flash).";
+            Counter cache_repeated_lookups [cache] "Paths that the loop looked up again after a helper (headway-lab serve only)." {
+                file_cache_repeated_lookups ("file") "Paths that the loop looked up again after a helper (headway-lab serve only).";
             }
-            Counter precompressed_ignored [] "Precompressed files that lookups found and did not use, because they are empty or older than the original." { precompressed_ignored; }
-            Counter root_switches [] "Times that a document root was another directory than before, because a symbolic link in its path was switched." { root_switches; }
-            Counter root_lookup_failures [] "Times that the path of a document root led nowhere, so that the directory before was served." { root_lookup_failures; }
+            Counter precompressed_ignored [] "Precompressed files not used because they are empty or older than the original." { precompressed_ignored; }
+            Counter root_switches [] "Times that a symbolic link in the path of a document root was switched." { root_switches; }
+            Counter root_lookup_failures [] "Times that the path of a document root led nowhere, and the last directory was served." { root_lookup_failures; }
             Counter open_files_closed_early [] "Cached files closed because their contents are in memory and file descriptors were needed." { open_files_closed_early; }
             Counter lookup_probes [result] "Path lookups that the loop tried without blocking (openat2 with RESOLVE_CACHED), by result." {
                 lookup_probes_resolved ("resolved") "Path lookups that were answered without blocking.";
@@ -315,8 +315,8 @@ counters! {
             Counter helper_contents_returned [] "Small files whose contents a helper returned with its answer." { helper_contents_returned; }
             Counter helper_jobs_coalesced [] "Requests that joined a job already under way." { helper_jobs_coalesced; }
             Counter helper_jobs_retried [] "Jobs submitted again because their helper died." { helper_jobs_retried; }
-            Counter helper_jobs_abandoned [] "Jobs abandoned because several helpers died while running them. The request is answered 503." { helper_jobs_abandoned; }
-            Counter helper_jobs_rejected [] "Jobs rejected because the helper queue was full. A request is answered 503, a prefetch is skipped." { helper_jobs_rejected; }
+            Counter helper_jobs_abandoned [] "Jobs abandoned because several helpers died running them. Their requests get 503." { helper_jobs_abandoned; }
+            Counter helper_jobs_rejected [] "Jobs rejected because the helper queue was full. Their requests get 503." { helper_jobs_rejected; }
             Counter deferred_closes [] "File descriptors closed by helpers, so that the loop does not wait for close()." { deferred_closes; }
         }
         "Handlers and upstreams" {
@@ -341,11 +341,11 @@ counters! {
                 buffer_memory_bytes ("memory") "Bytes of bodies and responses in the worker's memory now.";
                 buffer_disk_bytes ("disk") "Bytes of bodies and responses in temporary files now.";
             }
-            Gauge buffer_bodies_held [] "Requests now whose client is not read from, because there is no room for more of its body." { buffer_bodies_held; }
-            Counter buffer_holds [] "Times that a client was not read from, because there was no room for more of its body." { buffer_holds; }
+            Gauge buffer_bodies_held [] "Clients not read from now, because there is no room for more of their body." { buffer_bodies_held; }
+            Counter buffer_holds [] "Times that a client was not read from for lack of room." { buffer_holds; }
             Counter handler_request_bytes [] "Bytes of request bodies sent to handlers." { handler_request_bytes; }
             Counter handler_response_bytes [] "Bytes received from handlers." { handler_response_bytes; }
-            Counter handler_spooled_bytes [direction] "Bytes buffered in temporary files, by direction: request bodies and responses." {
+            Counter handler_spooled_bytes [direction] "Bytes buffered in temporary files, by direction." {
                 handler_request_spooled_bytes ("request") "Bytes of request bodies buffered in temporary files.";
                 handler_response_spooled_bytes ("response") "Bytes of responses buffered in temporary files.";
             }
@@ -377,7 +377,7 @@ counters! {
         }
         "Log and processes" {
             Counter log_lines [] "Access log lines passed to the log process." { log_lines; }
-            Counter log_lines_dropped [stage] "Access log lines dropped, by stage: in the worker's queue, or when the log process wrote them." {
+            Counter log_lines_dropped [stage] "Access log lines dropped, by stage." {
                 log_lines_dropped ("queue") "Access log lines dropped because the log process did not keep up.";
             }
             Counter process_deaths [process] "Processes of the server that ended unexpectedly, by kind of process." {
@@ -387,7 +387,7 @@ counters! {
     }
     histograms {
         "Loop" loop_ready_events ready_events "Ready events per wakeup of the event loop.";
-        "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (only headway-lab serve: accept-on-close).";
+        "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (headway-lab serve only).";
         "Accepting" connections_at_accept connections_at_accept "Open connections when a connection was accepted, itself included.";
         "Handlers and upstreams" handler_spawn handler_spawn_us "Time to create a handler process and execute its program.";
         "Handlers and upstreams" direct_response direct_response_us "Time from a complete request header to the end of a response that a direct handler wrote itself.";

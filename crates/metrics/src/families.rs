@@ -128,16 +128,16 @@ families! {
         PINNED_REJECTED Counter "headway_pinned_rejected_total" [] "Files not pinned: no room, no longer in memory, or refused by the kernel.";
     }
     "Log and processes" {
-        LOG_LINES_DROPPED Counter "headway_log_lines_dropped_total" [stage] "Access log lines dropped, by stage: in the worker's queue, or when the log process wrote them.";
-        WORKERS_STUCK Counter "headway_stuck_workers_replaced_total" [] "Workers replaced because they made no progress for worker-timeout. They are among the worker processes that ended unexpectedly.";
+        LOG_LINES_DROPPED Counter "headway_log_lines_dropped_total" [stage] "Access log lines dropped, by stage.";
+        WORKERS_STUCK Counter "headway_stuck_workers_replaced_total" [] "Workers replaced because they made no progress for worker-timeout. They count as process deaths, too.";
         PROCESS_DEATHS Counter "headway_process_deaths_total" [process] "Processes of the server that ended unexpectedly, by kind of process.";
     }
     "Kernel" {
-        LISTEN_OVERFLOWS Counter "headway_network_listen_overflows_total" [] "Connections that met a full accept queue, of any listener in this network namespace.";
-        LISTEN_DROPS Counter "headway_network_listen_drops_total" [] "SYNs dropped at a listener for any reason, in this network namespace.";
-        SYN_QUEUE_DROPS Counter "headway_network_syn_queue_drops_total" [] "SYNs dropped because the queue of half-open connections was full, in this network namespace.";
-        SYN_COOKIES Counter "headway_network_syn_cookies_sent_total" [] "SYN cookies sent because the queue of half-open connections was full, in this network namespace.";
-        DEFERRED_DROPS Counter "headway_network_deferred_drops_total" [] "Handshakes deferred until the client sends data (TCP_DEFER_ACCEPT), in this network namespace.";
+        LISTEN_OVERFLOWS Counter "headway_network_listen_overflows_total" [] "Connections that met a full accept queue.";
+        LISTEN_DROPS Counter "headway_network_listen_drops_total" [] "SYNs dropped at a listener for any reason.";
+        SYN_QUEUE_DROPS Counter "headway_network_syn_queue_drops_total" [] "SYNs dropped because the queue of half-open connections was full.";
+        SYN_COOKIES Counter "headway_network_syn_cookies_sent_total" [] "SYN cookies sent because the queue of half-open connections was full.";
+        DEFERRED_DROPS Counter "headway_network_deferred_drops_total" [] "Handshakes deferred until the client sends data (TCP_DEFER_ACCEPT).";
     }
 }
 

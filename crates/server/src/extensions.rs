@@ -16,6 +16,8 @@ use headway_metrics::calls::Tracer;
 use headway_send::SendFiles;
 use headway_spawner::wire::{ExitStatus, Launch};
 
+use crate::worker::gateway::piped::Piped;
+
 /// What a program contains besides the server.
 ///
 /// ```
@@ -92,4 +94,6 @@ pub struct Research {
     pub(crate) reopen: Reopen,
     /// Makes a program's process from the worker itself.
     pub(crate) fork: Fork,
+    /// Handles direct programs whose responses pass through the worker.
+    pub(crate) piped: &'static Piped,
 }

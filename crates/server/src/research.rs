@@ -7,7 +7,8 @@
 //! close.
 //!
 //! - [`headway_send::research`]: the ways to send files which may block;
-//! - `fork`: programs which the worker makes itself.
+//! - `fork`: programs which the worker makes itself;
+//! - `worker/gateway/piped.rs`: direct programs whose responses pass through the worker.
 //!
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3; Brecht and Ostrowski,
 //! sections 4 and 5.
@@ -17,6 +18,7 @@ mod fork;
 use headway_config::RESEARCH_TABLE;
 
 use crate::extensions::Research;
+use crate::worker::gateway::piped::PIPED;
 
 /// Everything of the papers.
 pub static RESEARCH: Research = Research {
@@ -24,4 +26,5 @@ pub static RESEARCH: Research = Research {
     sender: headway_send::research::sender,
     reopen: |resolver, root, path| resolver.resolve_on_loop(root, path),
     fork: fork::fork,
+    piped: &PIPED,
 };

@@ -20,7 +20,7 @@ mod closing;
 mod context;
 mod deliver;
 mod files;
-mod gateway;
+pub(crate) mod gateway;
 mod handler;
 mod helpers;
 mod listings;
@@ -256,20 +256,6 @@ impl Worker {
         let mut owed = self.acceptor.owed_batches(&self.context);
         while let Some(batch) = self.acceptor.begin_owed(&mut self.context, &mut owed) {
             self.run_batch(batch);
-        }
-    }
-
-    /// Accepts the last connections before the worker ends, some per iteration.
-    fn accept_last(&mut self) {
-        let Some(mut last) = self.acceptor.last_batches() else {
-            return;
-        };
-        for listener in 0..self.acceptor.listeners.count() {
-            let batch = self.acceptor.begin_last(&self.context, listener, &last);
-            last.count(&self.run_batch(batch));
-        }
-        if self.acceptor.end_last(&mut self.context, &last) {
-            self.close_idle_connections();
         }
     }
 

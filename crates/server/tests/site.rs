@@ -25,6 +25,9 @@ pub struct Site {
     directory: TempDir,
 }
 
+/// The worker itself starts the programs of [`Site::serve`].
+pub const FORK_IN_SERVER: &str = "research.fork-in-server = \"/cgi-bin/\"";
+
 impl Site {
     pub fn new() -> Site {
         let directory = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@ use headway_server::config::KnownExtensions;
 use headway_server::config::keys::reference;
 
 const INTRODUCTION: &str = "\
-`headway serve --config FILE` reads a TOML file. Every key of the top level is also an option of the command line, \
-which takes precedence. This page is generated from the code.
+`headway serve --config FILE` reads a TOML file. Every key of the top level except a table is also an option `--KEY`, \
+which takes precedence. A key's type has the unit of a bare number in parentheses. This page is generated from the code.
 
 `headway serve --config FILE --check` validates a file and prints the effective settings; `--json` prints them as \
 JSON under the same keys. All mistakes of a file are reported at once, each with its line.
@@ -17,8 +17,8 @@ The keys that rebuild the servers of the papers are in the research book (`docs/
 const VALUES: &str = concat!(
     "| type | how it is written |\n",
     "|---|---|\n",
-    "| time | `\"500ms\"`, `\"10s\"`, `\"5m\"`, `\"1h\"`, or a number of seconds |\n",
-    "| size | `\"64KiB\"`, `\"1MB\"` (1,000,000 bytes), or a number of bytes |\n",
+    "| time | `\"500ms\"`, `\"10s\"`, `\"5m\"`, `\"1h\"`, or a number |\n",
+    "| size | `\"64KiB\"`, `\"1MB\"` (1,000,000 bytes), or a number |\n",
     "| boolean | `true` or `false`; on the command line `--name`, `--name=on` or `--name=off` |\n",
     "| address | `\"127.0.0.1:8080\"`, `\"[::1]:8080\"`, `\":8080\"` (all IPv4 addresses) or `8080` (this machine only) |\n",
     "| path | text; a relative path starts at the directory of the file |\n",
@@ -76,7 +76,7 @@ mod tests {
             let heading = format!("\n### {}\n", keys::title(&key));
             assert_eq!(page.matches(&heading).count(), 1, "{heading}");
         }
-        assert!(!page.contains("preset") && !page.contains("location.pipe"));
+        assert!(!page.contains("preset") && !page.contains("fork-in-server"));
         assert!(
             page.lines().all(|line| line.chars().count() <= 120),
             "{page}"

@@ -10,16 +10,19 @@
 
 use headway_event::Mechanism;
 use std::num::NonZeroU32;
+use std::iter;
 use std::ops::Range;
 use toml::Spanned;
 
+use super::prefixes;
 use super::presets::{MicroServer, Preset};
 use super::settings::ResearchSettings;
 use crate::error::Findings;
 use crate::keys::Setting;
 use crate::memory::{CHUNK_CACHE_BYTES_LOWEST, default_mapped_bytes};
-use crate::ranges::{size, span, value};
+use crate::ranges::{size, span, tables, value};
 use crate::research::{Defaults, ResearchConfig};
+use crate::settings::LocationSettings;
 use crate::{AcceptBatch, ListenerMode, Memory, Opening, Settings};
 
 /// The accept batch where `auto` does not apply: with the presets flash to new-flash and with
@@ -69,6 +72,8 @@ pub(super) fn check(
         caching: value(&own.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
         thundering_herd: value(&own.thundering_herd).unwrap_or(false),
         stall_every: stall_every(own, to),
+        pipe: prefixes(&own.pipe).to_vec(),
+        fork_in_server: prefixes(&own.fork_in_server).to_vec(),
     };
     check_auto(preset, usual.count, from, own, to);
     if let Some(named) = named {
@@ -77,6 +82,7 @@ pub(super) fn check(
     }
     check_without_cache(&config, from, to);
     check_herd(&config, from, own, to);
+    check_prefixes(from, own, to);
     let defaults = defaults(&config, preset, usual.count, on_close);
     (config, defaults)
 }
@@ -242,5 +248,29 @@ fn check_herd(
             span(&own.thundering_herd),
             problem.into(),
         );
+    }
+}
+
+/// Reports a prefix with which there is no location of the right kind.
+fn check_prefixes(from: &Settings, own: &ResearchSettings, to: &mut Findings<'_>) {
+    let of_hosts = tables(&from.host).iter().map(Spanned::get_ref);
+    let lists = iter::once(&from.location).chain(of_hosts.map(|host| &host.location));
+    let all: Vec<&LocationSettings> = lists.flat_map(tables).map(Spanned::get_ref).collect();
+    let is_cgi = |location: &LocationSettings| value(&location.cgi).unwrap_or(false);
+    let is_direct = |location: &LocationSettings| location.direct.is_some();
+    let kinds: [(_, _, _, &dyn Fn(&LocationSettings) -> bool); 2] = [
+        ("pipe", &own.pipe, "direct", &is_direct),
+        ("fork-in-server", &own.fork_in_server, "cgi", &is_cgi),
+    ];
+    for (key, item, kind, is_kind) in kinds {
+        for prefix in prefixes(item) {
+            let is_there = |location: &&LocationSettings| {
+                is_kind(location) && location.prefix.as_ref().map(Spanned::get_ref) == Some(prefix)
+            };
+            if !all.iter().any(is_there) {
+                let problem = format!("no {kind} location has the prefix `{prefix}`");
+                to.usage_error(key, span(item), problem);
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::error::Findings;
 use crate::keys::{Key, Setting, Table, Topic, table};
 use crate::research::SendVariant;
 use crate::settings::from_command_line;
-use crate::units::Bytes;
+use crate::units::{Bytes, OneOrMany};
 use crate::value::{Accepts, Form, Value, Written, texts};
 use crate::{Opening, Settings};
 
@@ -60,6 +60,10 @@ table! {
         thundering_herd: bool, Research, "false", "true";
         /// Block the event loop for 1 ms at one of this many requests.
         stall_every: u32, Research, "never", "1000";
+        /// Prefixes of direct locations whose programs return their responses over a pipe.
+        pipe: OneOrMany<String>, Research, "none", "\"/app/\"";
+        /// Prefixes of cgi locations whose programs the worker itself starts, instead of the spawner.
+        fork_in_server: OneOrMany<String>, Research, "none", "\"/cgi-bin/\"";
     }
 }
 

@@ -527,17 +527,45 @@ fn thundering_herd_needs_a_shared_socket() {
 }
 
 #[test]
+fn prefix_in_a_research_key_is_an_error_without_a_location_of_that_kind() {
+    let locations = "[[location]]\nprefix = \"/c/\"\ncgi = true\n\
+        [[location]]\nprefix = \"/d/\"\ndirect = [\"/bin/true\"]";
+    let text = |keys: &str| format!("root = \"site\"\n{keys}\n{locations}");
+    let config = good(&text(
+        "research.pipe = \"/d/\"\nresearch.fork-in-server = [\"/c/\"]",
+    ));
+    let [cgi, direct] = &config.hosts[0].locations[..] else {
+        panic!("{config:?}");
+    };
+    assert!(cgi.forks_in_worker() && direct.reads_responses());
+    for (key, message) in [
+        (
+            "research.pipe = [\"/d/\", \"/c/\"]",
+            "no direct location has the prefix `/c/`",
+        ),
+        (
+            "research.fork-in-server = \"/d\"",
+            "no cgi location has the prefix `/d`",
+        ),
+    ] {
+        let errors = check(&text(key)).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].to_string().contains(message), "{errors:?}");
+    }
+}
+
+#[test]
 fn keys_for_research_are_errors_that_name_the_other_program_in_a_server_for_users() {
     for (text, key) in [
         ("[research]\npreset = \"flash\"", "research"),
         ("research.eager-read = false", "research"),
         (
-            "[[location]]\nprefix = \"/a/\"\npipe = [\"/bin/true\"]",
-            "location.pipe",
+            "research.pipe = \"/a/\"\n[[location]]\nprefix = \"/a/\"\ndirect = [\"/bin/true\"]",
+            "research",
         ),
         (
             "[[location]]\nprefix = \"/a/\"\ncgi = true\nfork-in-server = true",
-            "location.fork-in-server",
+            "fork-in-server",
         ),
     ] {
         let errors = Settings::from_toml(text, Path::new("/t.toml")).unwrap_err();

@@ -1,4 +1,5 @@
-//! Closes connections, and releases what each of them holds in the parts.
+//! Closes connections, and releases what each of them holds in the parts; the last connections of a
+//! worker that ends.
 
 use std::os::fd::AsFd;
 
@@ -17,8 +18,22 @@ const EVICTED_PER_PAUSE: usize = 32;
 const FIRST_REQUEST_MS: u64 = 1_000;
 
 impl Worker {
+    /// Accepts the last connections before the worker ends, some per iteration.
+    pub(super) fn accept_last(&mut self) {
+        let Some(mut last) = self.acceptor.last_batches() else {
+            return;
+        };
+        for listener in 0..self.acceptor.listeners.count() {
+            let batch = self.acceptor.begin_last(&self.context, listener, &last);
+            last.count(&self.run_batch(batch));
+        }
+        if self.acceptor.end_last(&mut self.context, &last) {
+            self.close_idle_connections();
+        }
+    }
+
     /// Closes idle connections, and the others after their response: the worker ends.
-    pub(super) fn close_idle_connections(&mut self) {
+    fn close_idle_connections(&mut self) {
         for slot in self.context.connections.occupied() {
             let Some(connection) = self.context.connections.get(slot) else {
                 continue;

@@ -13,7 +13,6 @@ use headway_files::{AbsentSiblings, Failure, OpenFile, Outcome};
 use headway_request::{LoadedContent, LookedUp, Request};
 
 use super::context::LoopContext;
-use super::files::StaticFiles;
 use super::listings::Listings;
 use super::router::Router;
 
@@ -191,7 +190,7 @@ impl Router {
         };
         let root = request.virtual_host;
         if self.files.has_root_moved(context, &request, root, *version) {
-            return StaticFiles::start_again(context, connection, request);
+            return context.route_again(connection, request);
         }
         match page {
             Ok(page) => Listings::send(context, connection, request, page.clone()),

@@ -33,7 +33,7 @@ mod fork_in_server;
 mod handed_off;
 mod internal_redirect;
 mod launch;
-mod piped;
+pub(crate) mod piped;
 mod response_buffer;
 mod spawner;
 mod upgrade;
@@ -61,7 +61,7 @@ use headway_spawner::process_tag::ProcessTags;
 use super::context::LoopContext;
 use super::deliver::Delivery;
 use super::{PROGRAM, UPSTREAM_CONN};
-use crate::extensions::{Fork, OwnProgram};
+use crate::extensions::{OwnProgram, Research};
 use address_slots::AddressSlots;
 use direct_processes::Direct;
 use internal_redirect::InternalRedirect;
@@ -118,15 +118,18 @@ pub(super) struct Gateway {
     orphans: Vec<u64>,
     /// Read buffer for programs and upstreams.
     buffer: Vec<u8>,
-    /// Makes processes from the worker itself, in a research server.
-    fork: Option<Fork>,
+    /// How programs are started and answer otherwise, in a research server.
+    research: Option<&'static Research>,
     /// `/dev/null`, the input of such processes without a request body.
     null: Option<File>,
 }
 
 impl Gateway {
     /// Creates the state for these locations.
-    pub(super) fn new(routes: &Routes, fork: Option<Fork>) -> io::Result<Box<Gateway>> {
+    pub(super) fn new(
+        routes: &Routes,
+        research: Option<&'static Research>,
+    ) -> io::Result<Box<Gateway>> {
         let buffer_bytes = match routes.is_empty() {
             true => 0,
             false => READ_BUFFER_BYTES,
@@ -150,8 +153,8 @@ impl Gateway {
             process_tags: ProcessTags::draw(),
             orphans: Vec::new(),
             buffer: vec![0; buffer_bytes],
-            fork,
-            null: match fork.filter(|_| !routes.is_empty()) {
+            research,
+            null: match research.filter(|_| !routes.is_empty()) {
                 None => None,
                 Some(_) => Some(options.read(true).write(true).open("/dev/null")?),
             },
@@ -391,7 +394,9 @@ impl Gateway {
     fn watch_program(&mut self, context: &mut LoopContext, client: Token, exchange: &mut Exchange) {
         Gateway::watch_upstream(context, exchange);
         Gateway::watch_upgraded(context, exchange);
-        self.watch_piped(context, exchange);
+        if let Some(research) = self.research {
+            (research.piped.watch)(self, context, exchange);
+        }
         let runs = exchange.stage == Stage::Running;
         let (hears, speaks) = (
             exchange.download.wanted,

@@ -260,6 +260,18 @@ impl LoopContext {
         Next::Start(request)
     }
 
+    /// Has the router decide again, unless that has happened too often. Nothing has been sent.
+    pub(super) fn route_again(
+        &mut self,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+    ) -> Next {
+        match request.count_helper_request(0) > HELPER_REQUESTS_MAX {
+            true => self.send_overloaded(connection, request),
+            false => Next::Start(request),
+        }
+    }
+
     /// Sends a helper's copy of the next bytes. The file is compared only after the copy was made,
     /// because the copy itself does not show that the file was rewritten.
     pub(super) fn send_copy(

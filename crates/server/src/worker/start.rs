@@ -189,7 +189,7 @@ impl Resources {
         let applications = EmbeddedApplications::new(&routes, *extensions.applications);
         let gateway = setup(
             "cannot prepare the handlers",
-            Gateway::new(&routes, research.map(|research| research.fork)),
+            Gateway::new(&routes, research),
         )?;
         let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);

@@ -30,9 +30,10 @@ fn serve(site: &Site, handoff: &str) -> Server {
     site.file("cgi/stays", STAYS, 0o755);
     let (cgi, root) = (site.path("cgi"), site.path("root").canonicalize().unwrap());
     site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n{handoff}\n\
-         [[location]]\nprefix = \"/forked/\"\ncgi = true\nfork-in-server = true\nroot = {cgi:?}\n{handoff}\n\
-         [[location]]\nprefix = \"/pipe/\"\npipe = [{:?}]\nconcurrency = 1\n{handoff}\n\
+        "research.pipe = \"/pipe/\"\nresearch.fork-in-server = \"/forked/\"\n\
+         [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n{handoff}\n\
+         [[location]]\nprefix = \"/forked/\"\ncgi = true\nroot = {cgi:?}\n{handoff}\n\
+         [[location]]\nprefix = \"/pipe/\"\ndirect = [{:?}]\nconcurrency = 1\n{handoff}\n\
          variables = {{ PYTHONPATH = {:?}, ROOT = {root:?}, PYTHONDONTWRITEBYTECODE = \"1\" }}\n\
          [[location]]\nprefix = \"/kept\"\nfiles = true\ninternal = true\n",
         cgi.join("stays"),

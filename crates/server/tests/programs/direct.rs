@@ -22,12 +22,21 @@ fn serve(site: &Site, script: &str, more: &str) -> Server {
 }
 
 /// A Python program on a site, in a `direct` or `pipe` location, and its server.
+/// The settings of a server of the papers that has a direct location return its responses.
+fn research(kind: &str) -> &'static str {
+    match kind {
+        "pipe" => "research.pipe = \"/d/\"",
+        _ => "",
+    }
+}
+
 pub fn serve_as(site: &Site, kind: &str, script: &str, more: &str) -> Server {
     let text = format!("#!/usr/bin/env python3\n{script}\n");
     site.file("cgi/direct", &text, 0o755);
     let text = format!(
-        "[[location]]\nprefix = \"/d/\"\n{kind} = [\"cgi/direct\", \"an argument\"]\n\
+        "{}\n[[location]]\nprefix = \"/d/\"\ndirect = [\"cgi/direct\", \"an argument\"]\n\
          variables = {{ PYTHONPATH = {:?}, NOTES = {:?}, PYTHONDONTWRITEBYTECODE = \"1\" }}\n{more}\n",
+        research(kind),
         clients(),
         site.path("notes")
     );
@@ -184,7 +193,8 @@ fn direct_program_in_c_answers_requests() {
         let site = Site::new();
         let program = compiled(&site, ECHO_IN_C);
         let server = site.serve_configured(&format!(
-            "[[location]]\nprefix = \"/d/\"\n{kind} = [{program:?}]\nconcurrency = 1\nmax-body-size = \"8MiB\"\n"
+            "{}\n[[location]]\nprefix = \"/d/\"\ndirect = [{program:?}]\nconcurrency = 1\nmax-body-size = \"8MiB\"\n",
+            research(kind)
         ));
         let mut stream = server.connect();
         echoes(&mut stream, |_, _| {});
@@ -554,9 +564,10 @@ fn example_programs_work_when_built_as_documented() {
     let python = clients().join("examples/direct_hello.py");
     let hello = build.join("direct_hello");
     let text = format!(
-        "[[location]]\nprefix = \"/c/\"\ndirect = [{hello:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{python:?}]\n\
+        "research.pipe = [\"/piped/c/\", \"/piped/python/\"]\n\
+         [[location]]\nprefix = \"/c/\"\ndirect = [{hello:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{python:?}]\n\
          variables = {{ PYTHONDONTWRITEBYTECODE = \"1\" }}\n\
-         [[location]]\nprefix = \"/piped/c/\"\npipe = [{hello:?}]\n[[location]]\nprefix = \"/piped/python/\"\npipe = [{python:?}]\n\
+         [[location]]\nprefix = \"/piped/c/\"\ndirect = [{hello:?}]\n[[location]]\nprefix = \"/piped/python/\"\ndirect = [{python:?}]\n\
          variables = {{ PYTHONDONTWRITEBYTECODE = \"1\" }}\n",
     );
     let server = site.serve_configured(&text);

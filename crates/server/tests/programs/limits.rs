@@ -113,7 +113,7 @@ fn resource_limits_apply_in_the_program() {
         get(&server, "/cgi-bin/limits").text(),
         "524288\n5000\n0\n1024\n"
     );
-    let server = site.serve("memory-max = \"512MiB\"\nfork-in-server = true");
+    let server = site.serve_with(FORK_IN_SERVER, "memory-max = \"512MiB\"");
     assert!(
         get(&server, "/cgi-bin/limits")
             .text()

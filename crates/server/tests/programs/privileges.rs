@@ -48,11 +48,11 @@ fn assert_unprivileged(shown: &str) {
 #[test]
 fn cgi_programs_have_no_capabilities_and_no_other_descriptors() {
     let _inherited = inherited();
-    for more in ["", "fork-in-server = true"] {
+    for top in ["", FORK_IN_SERVER] {
         let site = Site::new();
         let script = format!("printf 'Content-Type: text/plain\\n\\n'; {SHOW}");
         site.program("show", &script);
-        let server = site.serve(more);
+        let server = site.serve_with(top, "");
         let shown = get(&server, "/cgi-bin/show");
         assert_eq!(shown.status, 200);
         assert_unprivileged(&shown.text());
@@ -71,7 +71,7 @@ fn long_running_programs_have_no_capabilities_and_no_other_descriptors() {
     );
     let command = site.path("cgi/show");
     let server = site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/d/\"\npipe = [{command:?}]\ntimeout = \"1s\"\n"
+        "research.pipe = \"/d/\"\n[[location]]\nprefix = \"/d/\"\ndirect = [{command:?}]\ntimeout = \"1s\"\n"
     ));
     let mut stream = server.connect();
     send(&mut stream, "GET /d/ HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -200,7 +200,7 @@ fn configuration_is_rejected_when_the_program_user_cannot_be_assumed_or_the_work
     assert!(is_valid, "{why}");
     let cgi = site.path("cgi");
     let forks = format!(
-        "{user}[[location]]\nprefix = \"/c/\"\ncgi = true\nroot = {cgi:?}\nfork-in-server = true\n"
+        "{user}research.fork-in-server = \"/c/\"\n[[location]]\nprefix = \"/c/\"\ncgi = true\nroot = {cgi:?}\n"
     );
     let (is_valid, why) = check(&["env"], &forks);
     assert!(!is_valid && why.contains("program-user"), "{why}");

@@ -373,7 +373,7 @@ fn fork_in_server_forks_in_the_worker() {
     site.program("env", ENVIRONMENT);
     site.program("echo", "printf 'Content-Type: a/b\\n\\n'; cat");
     site.program("parent", "printf 'Content-Type: a/b\\n\\n'; echo $PPID");
-    let server = site.serve("fork-in-server = true");
+    let server = site.serve_with(FORK_IN_SERVER, "");
     assert!(server.children("serve-spawner").is_empty());
     let environment = get(&server, "/cgi-bin/env?q").text();
     assert_eq!(variable(&environment, "QUERY_STRING"), Some("q"));

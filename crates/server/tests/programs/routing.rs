@@ -244,10 +244,12 @@ fn printed_location_configuration_reads_back_unchanged() {
     // Sizes whose defaults depend on the available memory are set explicitly.
     let text = format!(
         "root = \"root\"\nresponse-cache-max = \"8MiB\"\nchunk-cache-max = \"4MiB\"\nresearch.mapped-max = \"64MiB\"\nhelpers-max = 4\n\
+         research.fork-in-server = \"/x/\"\nresearch.pipe = [\"/d/\"]\n\
+         [[location]]\nprefix = \"/d/\"\ndirect = \"/bin/true\"\n\
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = \"cgi\"\nstreams = \"pipe\"\n\
          request-timeout = \"0\"\nmemory-max = \"64MiB\"\nvariables = {{ \"A.b\" = \"x\\\"y\" }}\n[[location]]\nsuffix = \".f\"\n\
          files = true\n[[host]]\nnames = [\"a.example\"]\nroot = {:?}\n[[host.location]]\nprefix = \"/x/\"\ncgi = true\n\
-         fork-in-server = true\nhalf-close = true\n",
+         half-close = true\n",
         site.path("root").display()
     );
     fs::write(&path, text).unwrap();

@@ -108,9 +108,9 @@ fn configured(folder: &Path, fastcgi: &TestServer) -> String {
     let set = folder.join("set");
     let root = format!("variables = {{ HEADWAY_SPECWEB99_ROOT = {set:?} }}");
     format!(
-        "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n{root}\n\
+        "research.pipe = \"/pipe\"\n[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n{root}\n\
          [[location]]\nprefix = \"/direct\"\ndirect = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
-         [[location]]\nprefix = \"/pipe\"\npipe = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
+         [[location]]\nprefix = \"/pipe\"\ndirect = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
          [[location]]\nprefix = \"/fastcgi\"\nfastcgi = \"unix:{}\"\nkeepalive = 4\n\
          [[location]]\nprefix = \"/own\"\napplication = \"specweb99\"\n",
         Path::new(PROGRAM).parent().unwrap(),

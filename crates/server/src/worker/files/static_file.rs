@@ -44,26 +44,16 @@ impl Handler for StaticFiles {
         input: &mut &[u8],
         looked_up: Option<LookedUp>,
     ) -> Next {
-        let Break(next) = self.serve(context, connection, request, input, looked_up);
+        let Break(next) = (|| {
+            let request = context.skip_body(connection, request, input)?;
+            let request = StaticFiles::check_target(context, connection, request)?;
+            self.answer(context, connection, request, input, looked_up)
+        })();
         next
     }
 }
 
 impl StaticFiles {
-    /// The steps from the first to the last, which all end in a `Break`.
-    fn serve(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-        input: &mut &[u8],
-        looked_up: Option<LookedUp>,
-    ) -> Step<Infallible> {
-        let request = context.skip_body(connection, request, input)?;
-        let request = StaticFiles::check_target(context, connection, request)?;
-        self.answer(context, connection, request, input, looked_up)
-    }
-
     /// Checks the method and the path.
     fn check_target(
         context: &mut LoopContext,
@@ -157,19 +147,7 @@ impl StaticFiles {
         if context.routes.is_empty() {
             return Continue(request);
         }
-        Break(StaticFiles::start_again(context, connection, request))
-    }
-
-    /// Has the router decide again, unless that has happened too often.
-    pub(in crate::worker) fn start_again(
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        mut request: Box<Request>,
-    ) -> Next {
-        match request.count_helper_request(0) > HELPER_REQUESTS_MAX {
-            true => context.send_overloaded(connection, request),
-            false => Next::Start(request),
-        }
+        Break(context.route_again(connection, request))
     }
 
     /// Responds with what the path names. The request goes on if the file has changed or was closed:
@@ -270,9 +248,8 @@ fn is_unsettled(entry: &Entry, variant: Variant) -> bool {
         .is_some_and(|cached| cached.unsettled.is_some())
 }
 
-/// Sends a cached response with one call: the hot path. `input` is what follows the request.
-/// Returns `None` if there is no such response, or if it would have to be modified while another
-/// connection is sending it.
+/// Sends a cached response with one call: the hot path. Returns `None` if there is none, or if it
+/// would have to be modified while another connection is sending it.
 fn send_cached(
     context: &mut LoopContext,
     connection: &mut Connection,

@@ -354,14 +354,19 @@ impl Gateway {
             (Some(DirectMessage::Output { id, bytes }), ProcessState::Busy(client, exchange))
                 if piped && id == exchange as u32 =>
             {
-                self.on_piped_output(context, client, exchange, bytes);
+                if let Some(research) = self.research {
+                    (research.piped.output)(self, context, client, exchange, bytes);
+                }
             }
             (Some(DirectMessage::Output { id, .. }), ProcessState::Draining(exchange, _))
                 if id == exchange as u32 => {}
             (Some(DirectMessage::Done(done)), ProcessState::Busy(client, exchange))
                 if done.id == exchange as u32 =>
             {
-                self.on_request_done(context, client, exchange, &done, piped);
+                match self.research.filter(|_| piped) {
+                    Some(own) => (own.piped.done)(self, context, client, exchange, done.keep),
+                    None => self.reclaim_client(context, client, exchange, &done),
+                }
                 // The process must stay silent until it gets the next request. If it sends more, it
                 // gets no request from the queue.
                 return self.set_idle(slot);
@@ -380,21 +385,6 @@ impl Gateway {
             }
         }
         true
-    }
-
-    /// Handles the message of a process which says that it has answered the request.
-    fn on_request_done(
-        &mut self,
-        context: &mut LoopContext,
-        client: Token,
-        exchange: u64,
-        done: &DirectDone,
-        piped: bool,
-    ) {
-        match piped {
-            true => self.on_piped_done(context, client, exchange, done.keep),
-            false => self.reclaim_client(context, client, exchange, done),
-        }
     }
 
     /// Answers the request of a process whose message is not valid for it with 502.

@@ -175,7 +175,9 @@ impl Gateway {
     fn close_streams(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         self.release_upstream(context, exchange, UpstreamOutcome::Unknown, false);
         self.close_upgraded(context, exchange);
-        self.release_process(context, exchange);
+        if let Some(research) = self.research {
+            (research.piped.release)(self, context, exchange);
+        }
         self.release_slot(exchange);
         let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
         Gateway::close_channel(context, sink);
@@ -318,7 +320,10 @@ impl Gateway {
                     WaitingFor::Program => {
                         context.counters.handler_timeouts += 1;
                         gateway.release_upstream(context, exchange, UpstreamOutcome::Failed, false);
-                        gateway.time_out_process(context, exchange)
+                        if let Some(slot) = exchange.process.take() {
+                            gateway.remove_process(context, slot);
+                        }
+                        Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT))
                     }
                 }
             },

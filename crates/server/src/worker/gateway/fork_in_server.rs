@@ -34,11 +34,11 @@ impl Gateway {
     ) -> Result<Box<dyn OwnProgram>, Status> {
         let null = self.null.as_ref().map(AsFd::as_fd);
         let input = theirs.input.as_ref().map(AsFd::as_fd).or(null);
-        let (Some(input), Some(fork)) = (input, self.fork) else {
+        let (Some(input), Some(research)) = (input, self.research) else {
             return Err(Status::SERVICE_UNAVAILABLE);
         };
         let begun = std::time::Instant::now();
-        match fork(launch, input, theirs.output.as_fd(), &context.tracer) {
+        match (research.fork)(launch, input, theirs.output.as_fd(), &context.tracer) {
             Ok(program) => {
                 context.counters.handler_processes_started += 1;
                 let spawn_us = begun.elapsed().as_micros() as u64;

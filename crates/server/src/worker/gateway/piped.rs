@@ -6,30 +6,42 @@
 //! response. If the client does not read, the process is not read from and waits in its own write.
 //! If the client has left, the process may finish its response within `timeout`; then it is killed.
 //!
+//! A research server alone contains it ([`Piped`]).
+//!
 //! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose responses the
 //! server copies.
 
-use std::ops::ControlFlow::Break;
-
 use headway_connection::{Connection, Exchange};
 use headway_event::{Interest, Token};
-use headway_http::Status;
 use headway_metrics::calls::Call;
 use std::os::fd::AsFd;
 
 use super::direct_processes::{Process, ProcessState, token};
-use super::{ExchangeEnd, ExchangeStep, Gateway};
+use super::{ExchangeStep, Gateway};
 use crate::worker::context::LoopContext;
 
+/// The functions by which the gateway reaches this module. The only one is [`PIPED`].
+pub(crate) struct Piped {
+    /// Handles a part of a response: the client, the exchange, the bytes.
+    pub(super) output: fn(&mut Gateway, &mut LoopContext, Token, u64, &[u8]),
+    /// Handles the end of a response, and whether it is complete.
+    pub(super) done: fn(&mut Gateway, &mut LoopContext, Token, u64, bool),
+    /// Watches the process while its client keeps up.
+    pub(super) watch: fn(&mut Gateway, &mut LoopContext, &Exchange),
+    /// The exchange releases its process, which may not have finished yet.
+    pub(super) release: fn(&mut Gateway, &mut LoopContext, &mut Exchange),
+}
+
+/// Names this module among what a research server contains.
+pub(crate) static PIPED: Piped = Piped {
+    output: Gateway::on_piped_output,
+    done: Gateway::on_piped_done,
+    watch: Gateway::watch_piped,
+    release: Gateway::release_process,
+};
+
 impl Gateway {
-    /// Handles a part of a response.
-    pub(super) fn on_piped_output(
-        &mut self,
-        context: &mut LoopContext,
-        client: Token,
-        id: u64,
-        bytes: &[u8],
-    ) {
+    fn on_piped_output(&mut self, context: &mut LoopContext, client: Token, id: u64, bytes: &[u8]) {
         context.counters.handler_response_bytes += bytes.len() as u64;
         self.step_process_exchange(
             context,
@@ -46,14 +58,7 @@ impl Gateway {
         );
     }
 
-    /// Handles the end of a response.
-    pub(super) fn on_piped_done(
-        &mut self,
-        context: &mut LoopContext,
-        client: Token,
-        id: u64,
-        complete: bool,
-    ) {
+    fn on_piped_done(&mut self, context: &mut LoopContext, client: Token, id: u64, complete: bool) {
         self.step_process_exchange(
             context,
             client,
@@ -85,8 +90,7 @@ impl Gateway {
         self.send_if_eager(context, connection, exchange)
     }
 
-    /// Watches the process while its client keeps up.
-    pub(super) fn watch_piped(&mut self, context: &mut LoopContext, exchange: &Exchange) {
+    fn watch_piped(&mut self, context: &mut LoopContext, exchange: &Exchange) {
         if let Some(slot) = exchange.process {
             self.watch_process(context, slot, exchange.download.wanted);
         }
@@ -112,8 +116,7 @@ impl Gateway {
         }
     }
 
-    /// The exchange releases its process, which may not have finished yet.
-    pub(super) fn release_process(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+    fn release_process(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(slot) = exchange.process.take() else {
             return;
         };
@@ -130,17 +133,5 @@ impl Gateway {
             process.state = ProcessState::Draining(exchange.id, due_ms);
         }
         self.watch_process(context, slot, true);
-    }
-
-    /// Kills a process that has exceeded its timeout.
-    pub(super) fn time_out_process(
-        &mut self,
-        context: &mut LoopContext,
-        exchange: &mut Exchange,
-    ) -> ExchangeStep {
-        if let Some(slot) = exchange.process.take() {
-            self.remove_process(context, slot);
-        }
-        Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT))
     }
 }
