@@ -4,7 +4,10 @@
 
 mod calls;
 mod layout;
+mod memory;
 mod wait;
+
+pub use memory::CALLS_WITH_MEMORY;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -79,6 +82,10 @@ pub struct State {
     pub wait_until_ns: Option<u64>,
     /// Waits that have ended.
     pub waits: u64,
+    /// Calls that failed for want of memory in the kernel.
+    pub without_memory: usize,
+    /// The last wait has failed, so the loop may pause.
+    may_pause: bool,
     /// What must never happen.
     pub violations: Vec<String>,
     /// The helper whose next answer is lost with it.
@@ -150,6 +157,8 @@ impl Kernel {
             disk_failed_ns: Vec::new(),
             wait_until_ns: None,
             waits: 0,
+            without_memory: 0,
+            may_pause: false,
             violations: Vec::new(),
             dying: None,
             preempted: None,
