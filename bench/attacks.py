@@ -5,8 +5,8 @@
     flood PORT COUNT RATE           requests COUNT paths which do not exist, RATE per second, pipelined, as JSON
     fetch PORT PATHS                requests each path once, over one connection
     heads PID PORT PATH PROXIED COUNT        CPU time per request by kind of request header, as JSON
-    memory PID [DIRECTORY]          memory of a process and its descendants, and what their open files in DIRECTORY
-                                    occupy, as JSON
+    memory PID [DIRECTORY]          memory and CPU time of a process and its descendants, and what their open files in
+                                    DIRECTORY occupy, as JSON
     report FOLDER OUTPUT            Markdown of all result files of FOLDER, and OUTPUT/summary.json
 """
 import collections, errno, gc, glob, heapq, json, os, re, select, socket, statistics, sys, time
@@ -313,7 +313,7 @@ def memory(pid, directory=None):
                     disk += stat.st_blocks * 512
         except OSError:
             continue
-    print(json.dumps({"pss_mb": round(pss / 1024, 1), "disk_mb": round(disk / 1e6, 1)}))
+    print(json.dumps({"pss_mb": round(pss / 1024, 1), "disk_mb": round(disk / 1e6, 1), "cpu_s": cpu_ns(pid) / 1e9}))
 
 
 def figure(value):
@@ -351,6 +351,9 @@ def report(folder, output):
                 "flood_s": ("flood", "seconds"), "opened_again": ("opened_again",)}.items()}
             row |= {"failed": failures("victim"), "onset_failed": failures("onset"),
                     "p99_ms_each": [run["victim"]["p99_ms"] for run in group]}
+            used = [run["during"]["cpu_s"] - run["before"]["cpu_s"] for run in group if "cpu_s" in run.get("during", {})]
+            if used:
+                row["cpu_s"] = round(statistics.median(used), 2)
             summary.setdefault(attack, {})[server] = row
             cells = [figure(row["p50_ms"]), figure(row["p99_ms"]), row["failed"], figure(row["onset_p99_ms"])]
             cells += [row["onset_failed"] if any(run.get("onset") for run in group) else "–"]

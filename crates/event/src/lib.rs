@@ -387,10 +387,15 @@ pub fn explain_io_uring_error(error: io::Error) -> io::Error {
     uring::explained(error)
 }
 
-/// A signal ends a wait early, without events.
+/// A signal ends a wait early, without events. So does a lack of memory, which poll and select need
+/// in proportion to their file descriptors: after a pause, so that this does not become a busy loop.
 fn uninterrupted(waited: io::Result<()>) -> io::Result<()> {
     match waited {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        }
         other => other,
     }
 }

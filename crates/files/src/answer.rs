@@ -3,6 +3,7 @@
 use crate::file::{Meta, OpenFile};
 use rustix::io::Errno;
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 
 /// The answer to "what is this path?".
@@ -164,9 +165,21 @@ impl Failure {
         }
     }
 
-    /// What an errno of read(2) or memfd_create(2) means: a shortage passes, a stale file may have a
-    /// successor, anything else is the disk's.
-    pub(crate) fn of_read(errno: Errno) -> Failure {
+    /// What an error of read(2), fstat(2), mincore(2) or memfd_create(2) means: a shortage passes,
+    /// a stale file may have a successor, anything else is the disk's.
+    ///
+    /// ```
+    /// use headway_files::Failure;
+    ///
+    /// let error = |code| std::io::Error::from_raw_os_error(code);
+    /// assert_eq!(Failure::of_read(&error(12)), Failure::Exhausted, "ENOMEM");
+    /// assert_eq!(Failure::of_read(&error(5)), Failure::Io, "EIO");
+    /// ```
+    pub fn of_read(error: &io::Error) -> Failure {
+        Errno::from_io_error(error).map_or(Failure::Io, Failure::of_read_errno)
+    }
+
+    pub(crate) fn of_read_errno(errno: Errno) -> Failure {
         match (errno, Failure::from_errno(errno)) {
             (Errno::STALE, _) => Failure::Stale,
             (_, Failure::Exhausted) => Failure::Exhausted,

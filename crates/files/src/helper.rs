@@ -28,8 +28,8 @@ use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
 use crate::revalidate::AbsentSiblings;
 use crate::root::{PathRule, Root, RootId, RootRules, Roots};
-use bytes::{memfd, memory, nameless, read_at, write_all_at};
-use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
+use bytes::{memfd, memory, nameless, read_at, send, write_all_at};
+use headway_os::fd_passing::{Wait, receive_with_descriptors};
 use headway_os::mapping::Mapping;
 use headway_os::open::{NameLookup, find_directory};
 use headway_os::residency::page_bytes;
@@ -331,7 +331,7 @@ impl Helper<'_> {
             let answer = Ok(None);
             return self.reply(&Reply::Listed { job, answer }, &[]);
         }
-        let made = memory(&page).map_err(Failure::of_read);
+        let made = memory(&page).map_err(Failure::of_read_errno);
         self.reply_opened(made, |answer| Reply::Listed {
             job,
             answer: answer.map(Some),
@@ -438,8 +438,7 @@ impl Helper<'_> {
         let mut head = Vec::new();
         encode_reply(reply, &mut head);
         let parts = [IoSlice::new(&head), IoSlice::new(&self.contents[..length])];
-        send_with_descriptors(&self.socket, &parts, files, Wait::Block)?;
-        Ok(())
+        send(&self.socket, &parts, files)
     }
 
     /// Write a piece into the file it belongs to, which is made with the first of them.
@@ -495,7 +494,7 @@ impl Helper<'_> {
             let answer = Ok(CustomResult::Inline(result.into()));
             return self.reply(&Reply::Custom { job, answer }, &[]);
         }
-        let made = memory(&result).map_err(Failure::of_read);
+        let made = memory(&result).map_err(Failure::of_read_errno);
         self.reply_opened(made, |made| Reply::Custom {
             job,
             answer: made.map(CustomResult::File),
@@ -517,8 +516,7 @@ impl Helper<'_> {
         let mut bytes = Vec::new();
         encode_reply(reply, &mut bytes);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        send_with_descriptors(&self.socket, &[IoSlice::new(&bytes)], &files, Wait::Block)?;
-        Ok(())
+        send(&self.socket, &[IoSlice::new(&bytes)], &files)
     }
 }
 

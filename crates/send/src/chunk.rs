@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind};
 use std::ops::Range;
 use std::rc::Rc;
 
-use headway_files::{CHUNK_BYTES, OpenFile};
+use headway_files::{CHUNK_BYTES, Failure, OpenFile};
 use headway_metrics::calls::Call;
 
 use super::{SendContext, SendProgress};
@@ -20,7 +20,7 @@ pub(crate) fn compare(file: &OpenFile, context: &SendContext<'_>) -> Result<(), 
     match context.tracer.call(Call::Status, || file.unchanged()) {
         Ok(true) => Ok(()),
         Ok(false) => Err(SendProgress::Changed),
-        Err(_) => Err(SendProgress::Unreadable),
+        Err(error) => Err(SendProgress::Unreadable(Failure::of_read(&error))),
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn classify_read_error(
     context: &mut SendContext<'_>,
 ) -> SendProgress {
     if error.kind() != ErrorKind::Unsupported {
-        return SendProgress::Unreadable;
+        return SendProgress::Unreadable(Failure::of_read(error));
     }
     context.counters.chunks_cold += 1;
     SendProgress::ResidencyUnknown(file.clone(), offset)

@@ -41,7 +41,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use headway_config::SendMethod;
-use headway_files::{OpenFile, Residency, SentPrefix};
+use headway_files::{Failure, OpenFile, Residency, SentPrefix};
 use headway_metrics::Counters;
 use headway_metrics::calls::{Call, Tracer};
 use headway_request::Outgoing;
@@ -95,8 +95,8 @@ pub enum SendProgress {
     /// The file has changed, and is not shorter. A helper must compare what was sent with it, and copy
     /// what follows in this range.
     Unchecked(Rc<OpenFile>, Range<u64>),
-    /// The file could not be read.
-    Unreadable,
+    /// The file could not be read: [`Failure::Io`], or [`Failure::Exhausted`] for want of memory.
+    Unreadable(Failure),
     /// The client has disconnected.
     Disconnected,
 }
@@ -225,7 +225,7 @@ pub(crate) fn classify_send_error(error: Errno) -> Option<SendProgress> {
     match error {
         Errno::AGAIN => Some(SendProgress::SocketFull),
         Errno::INTR => None,
-        Errno::IO => Some(SendProgress::Unreadable),
+        Errno::IO => Some(SendProgress::Unreadable(Failure::Io)),
         _ => Some(SendProgress::Disconnected),
     }
 }

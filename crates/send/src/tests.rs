@@ -350,7 +350,7 @@ fn send_errors_are_classified_as_full_retry_disk_error_or_disconnect() {
     assert!(classify_send_error(Errno::INTR).is_none());
     assert!(matches!(
         classify_send_error(Errno::IO),
-        Some(SendProgress::Unreadable)
+        Some(SendProgress::Unreadable(Failure::Io))
     ));
     for gone in [
         Errno::PIPE,

@@ -1,12 +1,32 @@
-//! Reading, writing, memfds and unnamed files.
+//! Reading, writing, answers, memfds and unnamed files.
 
 use crate::file::Meta;
-use rustix::fd::OwnedFd;
+use headway_os::fd_passing::{Wait, send_with_descriptors};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open, openat,
     unlinkat,
 };
-use rustix::io::{Errno, pread, pwrite, write};
+use rustix::io::{Errno, IoSlice, pread, pwrite, write};
+use std::io;
+use std::time::Duration;
+
+/// How long a helper waits when the kernel has no memory for its answer.
+const SEND_PAUSE: Duration = Duration::from_millis(10);
+
+/// Sends an answer. The job is done, so it is not lost when the kernel has no memory for a message.
+pub(super) fn send(
+    socket: &OwnedFd,
+    parts: &[IoSlice<'_>],
+    files: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    loop {
+        match send_with_descriptors(socket, parts, files, Wait::Block) {
+            Err(Errno::NOMEM | Errno::NOBUFS) => std::thread::sleep(SEND_PAUSE),
+            sent => return sent.map(drop).map_err(Into::into),
+        }
+    }
+}
 
 pub(super) fn read_at(
     file: &OwnedFd,

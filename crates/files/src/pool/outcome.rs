@@ -362,7 +362,7 @@ fn failure_of_check(errno: u32) -> Failure {
 fn failure_of(raw: u32) -> Failure {
     // Only 1 to 4095 are error numbers; rustix panics on others in debug builds.
     match i32::try_from(raw) {
-        Ok(raw @ 1..4096) => Failure::of_read(Errno::from_raw_os_error(raw)),
+        Ok(raw @ 1..4096) => Failure::of_read_errno(Errno::from_raw_os_error(raw)),
         _ => Failure::Io,
     }
 }

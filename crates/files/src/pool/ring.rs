@@ -391,7 +391,7 @@ impl Ring {
                         reading.at = reading.end;
                     }
                 }
-                Err(errno) => return self.fail(id, Failure::of_read(errno)),
+                Err(errno) => return self.fail(id, Failure::of_read_errno(errno)),
             },
         }
         self.advance(id)

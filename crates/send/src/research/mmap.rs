@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use headway_files::{CHUNK_BYTES, OpenFile, chunk_of};
+use headway_files::{CHUNK_BYTES, Failure, OpenFile, chunk_of};
 use headway_metrics::Counters;
 use headway_metrics::calls::Call;
 use headway_os::mapping::{MEMORY_PIECES_MAX, Mapping};
@@ -116,7 +116,7 @@ impl MappedFiles {
                 context.counters.mapping_cache_cold += 1;
                 return Err(chunk::not_resident(file, range.start, context));
             }
-            Err(_) => return Err(SendProgress::Unreadable),
+            Err(error) => return Err(SendProgress::Unreadable(Failure::of_read(&error.into()))),
         }
         self.write(outgoing, file, range.start, within, socket, context)
     }

@@ -165,9 +165,9 @@ impl LoopContext {
                 self.counters.chunks_changed += 1;
                 return self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE);
             }
-            SendProgress::Unreadable => {
-                self.counters.io_errors += 1;
-                return self.abort_response(connection, request, Status::INTERNAL_SERVER_ERROR);
+            SendProgress::Unreadable(failure) => {
+                self.counters.io_errors += u64::from(failure == Failure::Io);
+                return self.abort_response(connection, request, status_of(failure));
             }
             SendProgress::Disconnected => {
                 self.counters.connections_reset += 1;
@@ -318,7 +318,7 @@ impl LoopContext {
     ) -> Next {
         match failure {
             Failure::Io | Failure::Stale => {
-                self.after_send(connection, request, SendProgress::Unreadable)
+                self.after_send(connection, request, SendProgress::Unreadable(failure))
             }
             Failure::Changed => self.after_send(connection, request, SendProgress::Changed),
             _ => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),

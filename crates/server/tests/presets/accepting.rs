@@ -223,7 +223,7 @@ fn select_serves_more_than_1024_connections() {
     headway_server::config::raise_descriptor_limit().expect("two descriptors a client");
     let mut served = Served::start(config(
         root.path(),
-        "research.preset = 'accept25'\ndefer-accept = false",
+        "research.preset = 'accept25'\ndefer-accept = false\nheader-timeout = '10m'",
     ));
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| served.connect()).collect();
     served.wait_for("all of them", |now| {

@@ -17,6 +17,10 @@ pub struct Faults {
     pub reset: u64,
     /// Descriptors or memory have run out.
     pub exhausted: u64,
+    /// The kernel has no memory for a call.
+    pub no_memory: u64,
+    /// Which calls these are; `None`: any.
+    pub no_memory_for: Option<&'static [i64]>,
     /// The disk fails.
     pub disk: u64,
     /// A helper dies on its job.
@@ -50,6 +54,7 @@ impl Faults {
         if rate(3, 1) == 0 {
             faults.reset = rate(3, 20);
             faults.exhausted = rate(3, 100);
+            faults.no_memory = rate(3, 50);
             faults.disk = rate(3, 100);
         }
         faults

@@ -5,7 +5,10 @@
 mod calls;
 mod costs;
 mod layout;
+mod memory;
 mod wait;
+
+pub use memory::CALLS_WITH_MEMORY;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -87,6 +90,10 @@ pub struct State {
     pub is_link_new: bool,
     /// What the loop has spent.
     pub costs: costs::Costs,
+    /// Calls that failed for want of memory in the kernel.
+    pub without_memory: usize,
+    /// The last wait has failed, so the loop may pause.
+    may_pause: bool,
     /// What must never happen.
     pub violations: Vec<String>,
     /// The helper whose next answer is lost with it.
@@ -162,6 +169,8 @@ impl Kernel {
             has_messages: false,
             is_link_new: false,
             costs: costs::Costs::default(),
+            without_memory: 0,
+            may_pause: false,
             violations: Vec::new(),
             dying: None,
             preempted: None,

@@ -20,15 +20,22 @@ mod task;
 mod trap;
 mod world;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use headway_test_support::skip;
+use kernel::CALLS_WITH_MEMORY;
 use world::{Outcome, World};
 
 /// Seeds of `make test`.
 const SEEDS: u64 = 200;
 /// Seeds that run twice, since the same seed must be the same run.
 const SEEDS_TWICE: u64 = 5;
+/// Seeds for each call that may find no memory.
+const SEEDS_WITHOUT_MEMORY: u64 = 30;
+
+/// Clocks and descriptors are those of the program, so one simulation runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -44,8 +51,12 @@ fn run(seed: u64) -> Outcome {
 }
 
 fn run_traced(seed: u64, is_traced: bool) -> (Outcome, Vec<String>) {
+    run_world(seed, || World::new(seed, is_traced))
+}
+
+fn run_world(seed: u64, world: impl FnOnce() -> World) -> (Outcome, Vec<String>) {
     let before = descriptors();
-    let (result, lines) = World::new(seed, is_traced).run();
+    let (result, lines) = world().run();
     if result.is_err() {
         lines.iter().for_each(|line| println!("{line}"));
     }
@@ -107,6 +118,7 @@ fn every_reply_is_explained_when_everything_is_simulated() {
     if !is_possible("every_reply_is_explained_when_everything_is_simulated") {
         return;
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     keep_memory();
     // Some things are done once in a program, such as asking for the size of a page.
     run(0);
@@ -131,4 +143,27 @@ fn every_reply_is_explained_when_everything_is_simulated() {
         "{count} seeds, {replies} replies, {turns} turns; {:.0} seeds per minute",
         count as f64 / minutes
     );
+}
+
+/// Needs: syscall user dispatch (Linux 5.11 on x86-64), which a container may forbid
+#[test]
+fn request_gets_503_and_the_worker_goes_on_when_the_kernel_has_no_memory() {
+    if !is_possible("request_gets_503_and_the_worker_goes_on_when_the_kernel_has_no_memory") {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    run(0);
+    for (calls, is_answered) in CALLS_WITH_MEMORY {
+        let (mut failures, mut unavailable) = (0, 0);
+        for seed in 1..=SEEDS_WITHOUT_MEMORY {
+            // The model accepts no other error.
+            let world = || World::new(seed, false).without_memory_for(calls);
+            let (outcome, _) = run_world(seed, world);
+            failures += outcome.without_memory;
+            unavailable += outcome.unavailable;
+        }
+        println!("calls {calls:?}: {failures} failures, {unavailable} replies of 503");
+        assert!(failures > 0, "calls {calls:?} are never made");
+        assert!(!is_answered || unavailable > 0, "calls {calls:?}");
+    }
 }

@@ -40,6 +40,8 @@ pub struct Model {
     stale_ns: u64,
     /// What a directory without an index file is answered with.
     pub directory_status: u16,
+    /// Replies of 503.
+    pub unavailable: usize,
     /// The entity tags of versions, by path and number.
     tags: BTreeMap<(String, usize), String>,
     /// Whose tag it is.
@@ -61,6 +63,7 @@ impl Model {
         };
         Model {
             directory_status,
+            unavailable: 0,
             stale_ns: revalidate_ms * 1_000_000 + slack_ns,
             tags: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -94,6 +97,7 @@ impl Model {
         site: &Site,
         excuses: Excuses,
     ) -> Result<(), String> {
+        self.unavailable += usize::from(head.status == 503);
         if excused(head.status, excuses) {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::client::{Client, Surroundings};
 use crate::clock;
-use crate::faults::span;
+use crate::faults::{Faults, span};
 use crate::kernel::{Kernel, Role};
 use crate::model::Model;
 use crate::setup::Setup;
@@ -32,6 +32,10 @@ pub struct Outcome {
     /// The checksum of everything that happened.
     pub hash: u64,
     pub replies: usize,
+    /// Replies of 503.
+    pub unavailable: usize,
+    /// Calls that failed for want of memory in the kernel.
+    pub without_memory: usize,
     pub turns: u64,
 }
 
@@ -141,6 +145,22 @@ impl World {
             open_at_end: None,
             resumes_ns: 0,
             idle_since: None,
+        }
+    }
+
+    /// Nothing else goes wrong than that the kernel has no memory for these calls, and not all
+    /// is in memory.
+    pub fn without_memory_for(self, calls: &'static [i64]) -> World {
+        self.kernel.state().faults = Faults {
+            cold: 300,
+            no_memory: 300,
+            no_memory_for: Some(calls),
+            ..Faults::default()
+        };
+        World {
+            drain_ns: u64::MAX,
+            next_stall_ns: u64::MAX,
+            ..self
         }
     }
 
@@ -542,6 +562,8 @@ impl World {
             None => Ok(Outcome {
                 hash: state.trace.hash,
                 replies: self.clients.iter().map(|client| client.replies).sum(),
+                unavailable: self.model.unavailable,
+                without_memory: state.without_memory,
                 turns: self.turns,
             }),
         }

@@ -170,6 +170,7 @@ impl Turn<'_> {
                         break;
                     }
                 }
+                Err(CacheMiss::Unreadable(failure)) => return Err(Unready::Failed(failure)),
                 Err(missing) => return Err(Unready::Unread(entry, missing)),
             }
         }
@@ -186,7 +187,7 @@ impl Turn<'_> {
         copy: Option<&LoadedContent>,
     ) -> Result<Piece, CacheMiss> {
         let Answer::File(found) = &entry.answer else {
-            return Err(CacheMiss::Unreadable);
+            return Err(CacheMiss::Unreadable(Failure::Io));
         };
         let hosts = self.context.hosts();
         let settled = self.context.is_settled(entry, &found.file);
@@ -215,7 +216,7 @@ impl Turn<'_> {
             };
         }
         if size > Document::EDITED_BYTES_MAX {
-            return Err(CacheMiss::Unreadable);
+            return Err(CacheMiss::Unreadable(Failure::Io));
         }
         let mut bytes = vec![0; size as usize];
         StaticFiles::read_small_file(self.context, copy, &whole, &mut bytes)?;

@@ -6,8 +6,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
 use headway_connection::{Connection, LookupFor, Phase};
-use headway_files::{Full, OpenFile};
-use headway_http::Status;
+use headway_files::{Failure, Full, OpenFile};
 use headway_metrics::calls::Call;
 use headway_request::{CachedResponse, Entry, LoadedContent, Request};
 use headway_respond::{Representation, ResponseContext};
@@ -24,14 +23,15 @@ pub(in crate::worker) enum CacheMiss {
     /// The file differs from its file cache entry, or was closed and its cached response is gone.
     /// It must be looked up again.
     Changed,
-    Unreadable,
+    /// By the disk, or for want of memory.
+    Unreadable(Failure),
 }
 
 impl From<&std::io::Error> for CacheMiss {
     fn from(error: &std::io::Error) -> CacheMiss {
         match error.kind() {
             ErrorKind::Unsupported => CacheMiss::ResidencyUnknown,
-            _ => CacheMiss::Unreadable,
+            _ => CacheMiss::Unreadable(Failure::of_read(error)),
         }
     }
 }
@@ -198,10 +198,8 @@ impl StaticFiles {
     ) -> Step {
         let file = match (miss, file) {
             (CacheMiss::Changed, _) | (_, None) => return Continue(request),
-            (CacheMiss::Unreadable, _) => {
-                context.counters.io_errors += 1;
-                let status = Status::INTERNAL_SERVER_ERROR;
-                return Break(context.send_error(connection, request, status));
+            (CacheMiss::Unreadable(failure), _) => {
+                return Break(context.send_failure(connection, request, *failure));
             }
             (_, Some(file)) => file,
         };

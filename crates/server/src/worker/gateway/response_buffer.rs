@@ -192,8 +192,9 @@ impl Gateway {
                 bytes.truncate(count);
                 Continue(bytes)
             }
+            Err(error) => Break(ExchangeEnd::Fail(status_of(Failure::of_read(&error)))),
             // Shorter than what was written, or not in memory: there is nothing to continue with.
-            _ => Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR)),
+            Ok(_) => Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR)),
         }
     }
 }

@@ -50,7 +50,13 @@ impl State {
         self.has_messages |= role == Role::Worker
             && !is_client
             && matches!(number, libc::SYS_sendmsg | libc::SYS_close);
+        let is_of_request = serves || role != Role::Worker;
+        // Only a new socket needs memory there.
+        if is_of_request && number != libc::SYS_epoll_ctl && self.has_no_memory(number) {
+            return self.no_memory(arguments);
+        }
         match number {
+            libc::SYS_clock_nanosleep if std::mem::take(&mut self.may_pause) => 0,
             libc::SYS_recvfrom if serves && is_client => self.receive(arguments),
             libc::SYS_sendto | libc::SYS_sendmsg if serves && is_client => {
                 self.send(number, arguments)
@@ -132,14 +138,14 @@ impl State {
     }
 
     /// Breaks the connection of a socket.
-    fn broken(&mut self, arguments: Arguments, errnos: &[i32]) -> i64 {
+    pub(super) fn broken(&mut self, arguments: Arguments, errnos: &[i32]) -> i64 {
         if let Some(connection) = self.sockets.get(&(arguments[0] as i32)) {
             self.connections[*connection].is_broken = true;
         }
         self.one_of(errnos)
     }
 
-    fn exhausted(&mut self, errnos: &[i32]) -> i64 {
+    pub(super) fn exhausted(&mut self, errnos: &[i32]) -> i64 {
         self.exhausted_ns.push(clock::now_ns());
         self.one_of(errnos)
     }
@@ -477,7 +483,10 @@ impl State {
     fn epoll_control(&mut self, arguments: Arguments) -> i64 {
         let socket = arguments[2] as i32;
         let is_new = arguments[1] == libc::EPOLL_CTL_ADD as u64;
-        if is_new && self.sockets.contains_key(&socket) && self.happens(|faults| faults.exhausted) {
+        let fails = |state: &mut State| {
+            state.happens(|faults| faults.exhausted) || state.has_no_memory(libc::SYS_epoll_ctl)
+        };
+        if is_new && self.sockets.contains_key(&socket) && fails(self) {
             let mut of_socket = arguments;
             of_socket[0] = socket as u64;
             return self.broken(of_socket, &[libc::ENOMEM, libc::ENOSPC]);

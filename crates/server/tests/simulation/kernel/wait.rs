@@ -137,6 +137,10 @@ impl State {
         if self.happens(|faults| faults.interrupted) {
             return -i64::from(libc::EINTR);
         }
+        if state.has_no_memory(number) {
+            state.may_pause = true;
+            return state.exhausted(&[libc::ENOMEM]);
+        }
         let is_epoll = !matches!(
             number,
             libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6
