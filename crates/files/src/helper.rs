@@ -260,7 +260,7 @@ impl Helper<'_> {
 
     fn open_root(&self, job: u64, path: &[u8]) -> io::Result<()> {
         let path = Path::new(OsStr::from_bytes(path));
-        let found = find_directory(path, NameLookup::MayBlock)
+        let found = open::retry(|| find_directory(path, NameLookup::MayBlock))
             .and_then(|found| found.ok_or(Errno::AGAIN))
             .map(|(directory, status)| (directory, status.into()));
         self.reply_opened(found, |directory| Reply::RootOpened {

@@ -264,7 +264,7 @@ impl Pool {
         let startable = self.jobs.queued() > 0 && !self.is_known_to_wait();
         let waiting = startable || !self.deferred.is_empty();
         let somebody = self.ring.is_some() || self.idle().is_some();
-        let waiting = waiting || self.roots.wanted().is_some();
+        let waiting = waiting || self.roots.wanted().is_some() || self.found_root().is_some();
         waiting && somebody || self.slots.iter().any(Slot::is_in_handshake)
     }
 
@@ -276,6 +276,7 @@ impl Pool {
             slot.settle(now_ms);
         }
         self.start_in_ring();
+        self.submit_found_roots();
         self.open_roots();
         self.send_deferred_closes(now_ms, CLOSE_BEFORE_JOBS);
         while self.start_next() {}

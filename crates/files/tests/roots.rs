@@ -107,6 +107,34 @@ fn helper_does_not_switch_back_when_the_loop_has_found_a_newer_directory() {
     );
 }
 
+/// Needs: a file system that writes access times
+#[test]
+fn lookup_that_waits_for_a_helper_starts_when_the_loop_has_found_the_root_itself() {
+    let (tree, roots) = releases();
+    let mut pool = Pool::new(PoolLimits::default(), Rc::clone(&roots));
+    let (worker, helper) = pair().unwrap();
+    pool.attach(worker, 7);
+    switch(tree.path(), "b");
+    roots.follow(ROOT, 1, &pool.deferred_closes());
+    if !roots.awaits_helper(ROOT) {
+        return skip(
+            "lookup_that_waits_for_a_helper_starts_when_the_loop_has_found_the_root_itself",
+            "the file system writes no access times",
+        );
+    }
+    pool.submit_lookup(ROOT, b"name", Waiter::new(1)).unwrap();
+
+    // No helper has been asked yet, and none has to be any more.
+    inode(&tree.path().join("link"));
+    roots.follow(ROOT, 2, &pool.deferred_closes());
+    assert!(!roots.awaits_helper(ROOT));
+    assert!(pool.has_work());
+    pool.flush(2);
+    let messages: Vec<String> = std::iter::from_fn(|| message(&helper)).collect();
+    let last = messages.last().map(String::as_str).unwrap_or_default();
+    assert!(last.starts_with("Lookup"), "{messages:?}");
+}
+
 fn message(helper: &OwnedFd) -> Option<String> {
     let mut bytes = vec![0; 20_000];
     let got = receive_with_descriptors(helper, &mut bytes, 64, Wait::Never).unwrap()?;

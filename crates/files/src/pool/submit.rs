@@ -64,6 +64,19 @@ impl Pool {
         Ok(())
     }
 
+    /// The loop itself may have found a root for which lookups wait, before a helper has looked.
+    pub(super) fn submit_found_roots(&mut self) {
+        while let Some(root) = self.found_root() {
+            self.submit_held(root);
+        }
+    }
+
+    /// A root for which lookups wait, and no helper has to look it up any more.
+    pub(super) fn found_root(&self) -> Option<RootId> {
+        let mut waited_for = self.held.iter().map(|lookup| lookup.root);
+        waited_for.find(|root| !self.roots.awaits_helper(*root))
+    }
+
     /// The root of these lookups is known: they are jobs now, with the places that they had.
     pub(super) fn submit_held(&mut self, root: RootId) {
         let (ready, held) = std::mem::take(&mut self.held)

@@ -67,6 +67,8 @@ pub struct State {
     pub faults: Faults,
     pub cachestat: CachestatAnswer,
     pub nowait: NowaitAnswer,
+    /// Names that do not exist are in memory, too. A file system in memory, which the test has, forgets them.
+    pub remembers_missing: bool,
     /// The event mechanism reports edges, so a fault may not swallow one.
     pub is_edge_triggered: bool,
     /// No faults any more: what is in flight must end well.
@@ -156,6 +158,7 @@ impl Kernel {
             faults,
             cachestat,
             nowait,
+            remembers_missing: seed.is_multiple_of(2),
             is_edge_triggered,
             is_calm: false,
             waiting: VecDeque::new(),

@@ -102,6 +102,11 @@ impl Model {
             return Ok(());
         }
         check_dates(head)?;
+        // A release whose successor cannot be looked up has perhaps been deleted.
+        let is_lost = excuses.disk_failed || excuses.exhausted;
+        if is_lost && head.status == 404 && planned.root == "other" && site.release().is_some() {
+            return Ok(());
+        }
         match &planned.subject {
             Subject::Status(status) if head.status == *status => {
                 let has_page = planned.root == "other" && matches!(status, 403 | 404);
@@ -141,16 +146,7 @@ impl Model {
             true => format!("{path}.gz"),
             false => path.to_owned(),
         };
-        let stale_ns = match excuses.disk_failed || excuses.exhausted {
-            true => self.stale_ns + STALE_NS,
-            false => self.stale_ns,
-        };
-        // While a helper follows the link to a root, what was checked just before is still valid.
-        let stale_ns = match site.release() {
-            Some(_) if planned.root == "other" => 2 * stale_ns + FOLLOW_NS,
-            _ => stale_ns,
-        };
-        let since = planned.begun_ns.saturating_sub(stale_ns);
+        let since = self.since_ns(planned, site, excuses);
         // Nothing is sent of a file that changes again and again.
         let changed = site
             .versions(&path)
@@ -202,6 +198,20 @@ impl Model {
             "{path}: no version explains it: {}; {head:?}",
             reasons.join("; ")
         ))
+    }
+
+    /// What was replaced before this time may not be answered.
+    fn since_ns(&self, planned: &Planned, site: &Site, excuses: Excuses) -> u64 {
+        let stale_ns = match excuses.disk_failed || excuses.exhausted {
+            true => self.stale_ns + STALE_NS,
+            false => self.stale_ns,
+        };
+        // While a helper follows the link to a root, what was checked just before is still valid.
+        let stale_ns = match site.release() {
+            Some(_) if planned.root == "other" => 2 * stale_ns + FOLLOW_NS,
+            _ => stale_ns,
+        };
+        planned.begun_ns.saturating_sub(stale_ns)
     }
 
     /// Remembers the validators of a version, which must be the same every time.

@@ -15,7 +15,7 @@ use crate::clock;
 
 /// The version of a file that existed for a while.
 pub struct Version {
-    /// `None`: the file did not exist, or nobody had the right to read it.
+    /// `None`: the file did not exist, or could not be read.
     pub content: Option<Rc<Vec<u8>>>,
     pub is_forbidden: bool,
     /// Modification time in seconds since 1970.
@@ -260,7 +260,7 @@ impl Site {
         content.map_or_else(Vec::new, |content| content.to_vec())
     }
 
-    /// Puts a new file in the place of an old one. Without a content nobody may read it.
+    /// Puts a new file in the place of an old one. Without a content it may not be read.
     fn replace(&mut self, path: &str, content: Option<Vec<u8>>) {
         let (file, new) = (self.path(path), self.path("new"));
         fs::write(&new, content.as_deref().unwrap_or(b"secret")).expect("a new file");

@@ -330,8 +330,11 @@ impl State {
                 false => self.is_link_new = false,
             }
             how.resolve &= !RESOLVE_CACHED;
-            arguments[2] = &raw const how as u64;
         }
+        if self.remembers_missing {
+            how.resolve &= !RESOLVE_CACHED;
+        }
+        arguments[2] = &raw const how as u64;
         let opened = make(libc::SYS_openat2, arguments);
         let opened = self.check_rights(opened, how);
         // What another process does at the moment can make the kernel say that it would wait.

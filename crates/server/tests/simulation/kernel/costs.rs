@@ -42,7 +42,7 @@ impl Costs {
 }
 
 impl State {
-    /// What holds in a seed. Returns whether processes are stopped before calls.
+    /// Takes what a seed allows. Returns whether processes are stopped before calls.
     pub fn expect(&mut self, site: &Site, setup: &Setup) -> bool {
         let faults = &self.faults;
         let takes_away = [
@@ -52,7 +52,8 @@ impl State {
             faults.helper_death,
             faults.preempted,
         ];
-        let knows_all = !setup.evicts && takes_away.iter().all(|rate| *rate == 0);
+        let knows_all =
+            self.remembers_missing && !setup.evicts && takes_away.iter().all(|rate| *rate == 0);
         self.costs.valid_ns = knows_all.then_some(setup.revalidate_ms * 1_000_000);
         self.costs.device = site.device();
         self.is_link_new = site.release().is_some();
