@@ -9,8 +9,8 @@
 //! The kernel holds a connection until its request arrives, so that an eager read finds data.
 
 use headway_event::Mechanism;
-use std::num::NonZeroU32;
 use std::iter;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use toml::Spanned;
 
@@ -256,11 +256,11 @@ fn check_prefixes(from: &Settings, own: &ResearchSettings, to: &mut Findings<'_>
     let of_hosts = tables(&from.host).iter().map(Spanned::get_ref);
     let lists = iter::once(&from.location).chain(of_hosts.map(|host| &host.location));
     let all: Vec<&LocationSettings> = lists.flat_map(tables).map(Spanned::get_ref).collect();
-    let is_cgi = |location: &LocationSettings| value(&location.cgi).unwrap_or(false);
-    let is_direct = |location: &LocationSettings| location.direct.is_some();
-    let kinds: [(_, _, _, &dyn Fn(&LocationSettings) -> bool); 2] = [
-        ("pipe", &own.pipe, "direct", &is_direct),
-        ("fork-in-server", &own.fork_in_server, "cgi", &is_cgi),
+    let is_cgi: fn(&LocationSettings) -> bool = |location| value(&location.cgi).unwrap_or(false);
+    let is_direct: fn(&LocationSettings) -> bool = |location| location.direct.is_some();
+    let kinds = [
+        ("pipe", &own.pipe, "direct", is_direct),
+        ("fork-in-server", &own.fork_in_server, "cgi", is_cgi),
     ];
     for (key, item, kind, is_kind) in kinds {
         for prefix in prefixes(item) {

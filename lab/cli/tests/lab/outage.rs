@@ -71,7 +71,10 @@ fn open_large_file(server: &Server, lab: &Lab) {
 
 fn mount_point(lab: &Lab) -> PathBuf {
     let status = lab.status();
-    status["disk"]["mount_point"].as_str().expect("a path").into()
+    status["disk"]["mount_point"]
+        .as_str()
+        .expect("a path")
+        .into()
 }
 
 fn assert_unavailable(response: &Response) {

@@ -137,9 +137,9 @@ impl State {
         if self.happens(|faults| faults.interrupted) {
             return -i64::from(libc::EINTR);
         }
-        if state.has_no_memory(number) {
-            state.may_pause = true;
-            return state.exhausted(&[libc::ENOMEM]);
+        if self.has_no_memory(number) {
+            self.may_pause = true;
+            return self.exhausted(&[libc::ENOMEM]);
         }
         let is_epoll = !matches!(
             number,
