@@ -19,6 +19,8 @@ use super::units::Bytes;
 pub const WORKER_BASE_BYTES: u64 = 16 << 20;
 /// Default of `response-cache-max` on a machine that is shared with others.
 const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 64 << 20;
+/// Highest default of `content-store-max`.
+const CONTENT_STORE_BYTES_HIGHEST: u64 = 128 << 20;
 /// Share of the limit of a control group for the workers, in tenths. On a disk that seeks, a page
 /// of a small file saves more reads than a page of a large one. The page cache ignores size; the
 /// response cache does not (study 15).
@@ -199,6 +201,17 @@ pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: M
     (small.min(most) >> 20 << 20).max(1 << 20)
 }
 
+/// Default of `content-store-max`. Under a limit, memory for small files saves more reads (study 15).
+pub(super) fn default_content_store_bytes(memory: Memory) -> u64 {
+    match memory.limited {
+        true => 0,
+        false => {
+            let share = memory.bytes / DEFAULT_SHARE_DIVISOR;
+            (share >> 20 << 20).min(CONTENT_STORE_BYTES_HIGHEST)
+        }
+    }
+}
+
 /// Default of `helpers-max`: all helpers stay below the same share of the memory. At least two, so
 /// that a large file does not hold up every small one.
 pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
@@ -352,6 +365,14 @@ mod tests {
         assert_eq!(content(1, 64 << 10, true), 512);
         assert_eq!(content(4, 64 << 10, true), 128);
         assert_eq!(content(8, 100, true), 1);
+    }
+
+    #[test]
+    fn content_store_default_is_a_share_of_the_memory_and_nothing_under_a_limit() {
+        let store =
+            |mebibytes, limited| default_content_store_bytes(memory(mebibytes, limited)) >> 20;
+        assert_eq!([store(64, false), store(256, false)], [3, 12]);
+        assert_eq!([store(100_000, false), store(100_000, true)], [128, 0]);
     }
 
     #[test]

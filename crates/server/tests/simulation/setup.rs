@@ -36,7 +36,7 @@ impl Setup {
              write-quantum = {}\nfile-cache-entries = {}\nfile-cache-descriptors = {}\n\
              helpers-min = {}\nhelpers-max = {}\naccept-batch = {}\nmax-connections = {}\n\
              max-requests-per-connection = {}\nmax-header-size = 8192\nmax-target-size = 4096\nlisting = {listing}\n\
-             etag = \"inode\"\n",
+             etag = \"inode\"\ncontent-store-max = {}\n",
             root.display(),
             [2_u64 << 20, 4 << 20][random.index(2)],
             [65_536, 300_000, 1 << 20][random.index(3)],
@@ -47,6 +47,7 @@ impl Setup {
             ["\"auto\"", "1", "0"][random.index(3)],
             [2, 100][random.index(2)],
             [0, 0, 3][random.index(3)],
+            [0, 4_u64 << 20, 32 << 20][random.index(3)],
         );
         Setup {
             config: config(&text),
