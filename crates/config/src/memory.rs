@@ -17,8 +17,11 @@ use super::units::Bytes;
 
 /// Memory of a worker in addition to cached files: entries, connections, hash tables.
 pub const WORKER_BASE_BYTES: u64 = 16 << 20;
-/// Default of `response-cache-max` on a machine that is shared with others.
-const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 64 << 20;
+/// Default of `response-cache-max` on a machine that is shared with others. Each worker reserves it, and
+/// files above 16 KiB are in the content store, which takes memory as it is needed.
+const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 16 << 20;
+/// Default of `pin-max` of the open-file service on such a machine.
+const DEFAULT_PIN_BYTES: u64 = 64 << 20;
 /// Highest default of `content-store-max`.
 const CONTENT_STORE_BYTES_HIGHEST: u64 = 128 << 20;
 /// Share of the limit of a control group for the workers, in tenths. On a disk that seeks, a page
@@ -91,10 +94,7 @@ fn kept_bytes(memory: Memory) -> u64 {
             memory.bytes / 10 * LIMITED_SHARE_TENTHS,
             LIMITED_BYTES_HIGHEST,
         ),
-        false => (
-            memory.bytes / DEFAULT_SHARE_DIVISOR,
-            DEFAULT_RESPONSE_CACHE_BYTES,
-        ),
+        false => (memory.bytes / DEFAULT_SHARE_DIVISOR, DEFAULT_PIN_BYTES),
     };
     share.min(most) >> 20 << 20
 }
@@ -219,8 +219,11 @@ pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
     (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
-/// Default of `chunk-cache-max`. Its contents are in the page cache as well.
+/// Default of `chunk-cache-max`. Its contents are in the page cache as well, or in the content store.
 pub(super) fn default_chunk_cache_bytes(workers: usize, memory: Memory) -> u64 {
+    if !memory.limited {
+        return CHUNK_CACHE_BYTES_LOWEST;
+    }
     let share = memory.bytes / CHUNK_CACHE_SHARE / workers.max(1) as u64;
     (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, CHUNK_CACHE_BYTES_HIGHEST)
 }
@@ -356,9 +359,9 @@ mod tests {
         let content = |workers, mebibytes, limited| {
             default_response_cache_bytes(workers, false, memory(mebibytes, limited)) >> 20
         };
-        assert_eq!(content(2, 24 << 10, false), 64);
-        assert_eq!(content(2, 1 << 10, false), 1);
-        assert_eq!(content(0, 1 << 40, false), 64);
+        assert_eq!(content(2, 24 << 10, false), 16);
+        assert_eq!(content(2, 1 << 10, false), 7);
+        assert_eq!(content(0, 1 << 40, false), 16);
         assert_eq!(content(1, 400, true), 136);
         assert_eq!(content(2, 400, true), 60);
         assert_eq!(content(1, 1000, true), 368);
@@ -406,6 +409,8 @@ mod tests {
         assert_eq!(windows(2, 24 << 10), 16 << 20);
         assert_eq!(windows(1, 400), 8 << 20);
         assert_eq!(windows(8, 400), CHUNK_CACHE_BYTES_LOWEST);
+        let shared = default_chunk_cache_bytes(1, memory(24 << 10, false));
+        assert_eq!(shared, CHUNK_CACHE_BYTES_LOWEST);
         let mapped = |workers, mebibytes| default_mapped_bytes(workers, memory(mebibytes, true));
         assert_eq!(mapped(2, 1000), 400 << 20);
         assert_eq!(mapped(8, 1), CHUNK_CACHE_BYTES_LOWEST);
