@@ -79,6 +79,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         file_cache_entries: files.cache_entries,
         file_cache_descriptors: open_files,
         response_cache_max_bytes,
+        content_store_max_bytes: content_store(from, are_cached, memory, to),
         pin_max_bytes,
         small_file_max_bytes: files.small_file_bytes,
         send: value(&from.send).unwrap_or_default(),
@@ -132,6 +133,16 @@ fn small_file_caches(
     let key = "response-cache-max";
     let cached = size(key, &from.response_cache_max, default, 0..=1 << 40, to);
     (pinned, cached)
+}
+
+/// Returns the size of the content store.
+fn content_store(from: &Settings, are_cached: bool, memory: Memory, to: &mut Findings<'_>) -> u64 {
+    let default = match are_cached {
+        true => memory::default_content_store_bytes(memory),
+        false => 0,
+    };
+    let key = "content-store-max";
+    size(key, &from.content_store_max, default, 0..=1 << 40, to)
 }
 
 /// The limits on connections and requests.

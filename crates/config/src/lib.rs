@@ -127,6 +127,8 @@ pub struct Config {
     pub file_cache_descriptors: usize,
     /// Memory of the response cache per worker.
     pub response_cache_max_bytes: u64,
+    /// Memory for files in the content store, for all workers together; 0 stores none.
+    pub content_store_max_bytes: u64,
     /// Memory for small files pinned in the page cache, for all workers together; 0 pins none.
     pub pin_max_bytes: u64,
     /// Files up to this size go through the response cache.
@@ -166,6 +168,10 @@ pub struct Config {
     pub research: ResearchConfig,
 }
 
+/// Files of this size and smaller ones are not in the content store: one call that copies header and body
+/// costs less than two that do not.
+pub const STORED_FILE_BYTES_MIN: u64 = 16 << 10;
+
 /// A valid configuration with its warnings.
 #[derive(Clone, Debug)]
 pub struct Checked {
@@ -181,6 +187,18 @@ impl Config {
         let own = check::RESERVED_DESCRIPTORS as usize + build::most_helpers(self.helpers_max);
         let needed = self.max_connections as usize + self.file_cache_descriptors + own;
         u32::try_from(needed).unwrap_or(u32::MAX)
+    }
+
+    /// Memory of the content store of one worker.
+    pub fn content_store_bytes_per_worker(&self) -> u64 {
+        self.content_store_max_bytes / self.workers.max(1) as u64
+    }
+
+    /// Descriptors that the content store of one worker may have open. They are taken from those of the
+    /// file cache.
+    pub fn content_store_descriptors(&self) -> usize {
+        let files = self.content_store_bytes_per_worker() / STORED_FILE_BYTES_MIN;
+        (files as usize).min(self.file_cache_descriptors / 4)
     }
 
     /// Memory that a worker may fill with the contents of files.

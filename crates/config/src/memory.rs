@@ -17,8 +17,13 @@ use super::units::Bytes;
 
 /// Memory of a worker in addition to cached files: entries, connections, hash tables.
 pub const WORKER_BASE_BYTES: u64 = 16 << 20;
-/// Default of `response-cache-max` on a machine that is shared with others.
-const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 64 << 20;
+/// Default of `response-cache-max` on a machine that is shared with others. Each worker reserves it, and
+/// files above 16 KiB are in the content store, which takes memory as it is needed.
+const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 16 << 20;
+/// Default of `pin-max` of the open-file service on such a machine.
+const DEFAULT_PIN_BYTES: u64 = 64 << 20;
+/// Highest default of `content-store-max`.
+const CONTENT_STORE_BYTES_HIGHEST: u64 = 128 << 20;
 /// Share of the limit of a control group for the workers, in tenths. On a disk that seeks, a page
 /// of a small file saves more reads than a page of a large one. The page cache ignores size; the
 /// response cache does not (study 15).
@@ -89,10 +94,7 @@ fn kept_bytes(memory: Memory) -> u64 {
             memory.bytes / 10 * LIMITED_SHARE_TENTHS,
             LIMITED_BYTES_HIGHEST,
         ),
-        false => (
-            memory.bytes / DEFAULT_SHARE_DIVISOR,
-            DEFAULT_RESPONSE_CACHE_BYTES,
-        ),
+        false => (memory.bytes / DEFAULT_SHARE_DIVISOR, DEFAULT_PIN_BYTES),
     };
     share.min(most) >> 20 << 20
 }
@@ -199,6 +201,17 @@ pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: M
     (small.min(most) >> 20 << 20).max(1 << 20)
 }
 
+/// Default of `content-store-max`. Under a limit, memory for small files saves more reads (study 15).
+pub(super) fn default_content_store_bytes(memory: Memory) -> u64 {
+    match memory.limited {
+        true => 0,
+        false => {
+            let share = memory.bytes / DEFAULT_SHARE_DIVISOR;
+            (share >> 20 << 20).min(CONTENT_STORE_BYTES_HIGHEST)
+        }
+    }
+}
+
 /// Default of `helpers-max`: all helpers stay below the same share of the memory. At least two, so
 /// that a large file does not hold up every small one.
 pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
@@ -206,8 +219,11 @@ pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
     (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
-/// Default of `chunk-cache-max`. Its contents are in the page cache as well.
+/// Default of `chunk-cache-max`. Its contents are in the page cache as well, or in the content store.
 pub(super) fn default_chunk_cache_bytes(workers: usize, memory: Memory) -> u64 {
+    if !memory.limited {
+        return CHUNK_CACHE_BYTES_LOWEST;
+    }
     let share = memory.bytes / CHUNK_CACHE_SHARE / workers.max(1) as u64;
     (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, CHUNK_CACHE_BYTES_HIGHEST)
 }
@@ -343,15 +359,23 @@ mod tests {
         let content = |workers, mebibytes, limited| {
             default_response_cache_bytes(workers, false, memory(mebibytes, limited)) >> 20
         };
-        assert_eq!(content(2, 24 << 10, false), 64);
-        assert_eq!(content(2, 1 << 10, false), 1);
-        assert_eq!(content(0, 1 << 40, false), 64);
+        assert_eq!(content(2, 24 << 10, false), 16);
+        assert_eq!(content(2, 1 << 10, false), 7);
+        assert_eq!(content(0, 1 << 40, false), 16);
         assert_eq!(content(1, 400, true), 136);
         assert_eq!(content(2, 400, true), 60);
         assert_eq!(content(1, 1000, true), 368);
         assert_eq!(content(1, 64 << 10, true), 512);
         assert_eq!(content(4, 64 << 10, true), 128);
         assert_eq!(content(8, 100, true), 1);
+    }
+
+    #[test]
+    fn content_store_default_is_a_share_of_the_memory_and_nothing_under_a_limit() {
+        let store =
+            |mebibytes, limited| default_content_store_bytes(memory(mebibytes, limited)) >> 20;
+        assert_eq!([store(64, false), store(256, false)], [3, 12]);
+        assert_eq!([store(100_000, false), store(100_000, true)], [128, 0]);
     }
 
     #[test]
@@ -385,6 +409,8 @@ mod tests {
         assert_eq!(windows(2, 24 << 10), 16 << 20);
         assert_eq!(windows(1, 400), 8 << 20);
         assert_eq!(windows(8, 400), CHUNK_CACHE_BYTES_LOWEST);
+        let shared = default_chunk_cache_bytes(1, memory(24 << 10, false));
+        assert_eq!(shared, CHUNK_CACHE_BYTES_LOWEST);
         let mapped = |workers, mebibytes| default_mapped_bytes(workers, memory(mebibytes, true));
         assert_eq!(mapped(2, 1000), 400 << 20);
         assert_eq!(mapped(8, 1), CHUNK_CACHE_BYTES_LOWEST);

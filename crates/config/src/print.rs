@@ -119,6 +119,11 @@ impl Config {
             "response-cache-max = \"{}\"",
             Bytes(self.response_cache_max_bytes)
         )?;
+        writeln!(
+            out,
+            "content-store-max = \"{}\"",
+            Bytes(self.content_store_max_bytes)
+        )?;
         writeln!(out, "pin-max = \"{}\"", Bytes(self.pin_max_bytes))?;
         writeln!(
             out,

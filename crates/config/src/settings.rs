@@ -181,8 +181,14 @@ table! {
         ///
         /// Each worker reserves it at start. The default is lower where memory is short, two fifths
         /// of a control group's limit where there is one.
-        response_cache_max: Bytes, Caches, "64MiB", "\"256MiB\"";
-        /// Files up to this size go through the response cache.
+        response_cache_max: Bytes, Caches, "16MiB", "\"256MiB\"";
+        /// Memory for files in the content store, for all workers together.
+        ///
+        /// Files above 16 KiB that are requested again are copied into it, and leave from it without
+        /// another copy. It is taken as needed. The default is lower where memory is short, and 0 in a
+        /// control group with a limit. 0 stores none.
+        content_store_max: Bytes, Caches, "128MiB", "\"1GiB\"";
+        /// Files up to this size go through the response cache, or the content store.
         small_file_max: Bytes, Caches, "128KiB", "\"64KiB\"";
         /// Memory for small files pinned in the page cache, for all workers together.
         ///
@@ -191,8 +197,8 @@ table! {
         pin_max: Bytes, Caches, "0, or two fifths of a memory limit", "\"160MiB\"";
         /// Memory per worker for chunks of larger files that are being sent.
         ///
-        /// The default is lower where memory is short.
-        chunk_cache_max: Bytes, Caches, "16MiB", "\"64MiB\"";
+        /// In a control group the default is a fiftieth of its limit, at most 16MiB.
+        chunk_cache_max: Bytes, Caches, "2MiB", "\"64MiB\"";
         /// Bytes one connection may send before other connections get a turn.
         write_quantum: Bytes, Caches, "1MiB", "\"256KiB\"";
         /// Entries in the file cache (paths and open files) per worker.

@@ -95,6 +95,18 @@ fn response_cache_is_an_error_when_memory_is_short() {
 }
 
 #[test]
+fn content_store_is_divided_among_workers_and_takes_descriptors_of_the_file_cache() {
+    let text =
+        "root = \"site\"\nworkers = 4\nmax-connections = 1000\ncontent-store-max = \"64MiB\"";
+    let checked =
+        |descriptors: u32| good(&format!("{text}\nfile-cache-descriptors = {descriptors}"));
+    let config = checked(10_000);
+    assert_eq!(config.content_store_bytes_per_worker(), 16 << 20);
+    assert_eq!(config.content_store_descriptors(), 1024);
+    assert_eq!(checked(1000).content_store_descriptors(), 250);
+}
+
+#[test]
 fn connections_and_cached_files_fit_the_descriptor_limit() {
     for nofile in [256, 1024, 4096, 20_000, 1 << 20] {
         let environment = Environment { nofile, ..HERE };

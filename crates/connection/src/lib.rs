@@ -176,6 +176,8 @@ pub struct Connection {
     pub parsed_bytes: u32,
     /// A program has been passed the socket, and may still have it.
     pub handed_off: bool,
+    /// A program has had the socket, and may have changed its flags.
+    pub was_passed: bool,
     /// A request of this connection has gone to a handler.
     pub program_asked: bool,
     /// The part of the current response that has not been sent.
@@ -206,6 +208,7 @@ impl Connection {
             header_partial: false,
             parsed_bytes: 0,
             handed_off: false,
+            was_passed: false,
             program_asked: false,
             outgoing: Outgoing::default(),
             keep_alive: true,

@@ -53,7 +53,7 @@ const UNUSED_BYTES: usize = 32;
 /// cache.
 const SCRATCH_BYTES: usize = 32 * 1024;
 /// Limit of bytes copied per job: the largest small file that can be configured.
-const COPY_BYTES_MAX: u64 = 64 * CHUNK_BYTES;
+pub const COPY_BYTES_MAX: u64 = 64 * CHUNK_BYTES;
 
 /// Executes the payload of a custom job and returns its result.
 pub type CustomTask = dyn Fn(&[u8]) -> Result<Vec<u8>, Failure>;

@@ -48,7 +48,8 @@ pub use deferred_close::DeferredCloses;
 pub use file::{Meta, OpenFile, Version};
 pub use file_cache::{CachedContents, Entry, FileCache, FileCacheLimits};
 pub use helper::{
-    CustomTask, Tasks, enlarge_send_buffer, helper_main, helper_main_with, resolve_blocking,
+    COPY_BYTES_MAX, CustomTask, Tasks, enlarge_send_buffer, helper_main, helper_main_with,
+    resolve_blocking,
 };
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
 pub use pinner::{

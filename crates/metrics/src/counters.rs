@@ -245,6 +245,7 @@ counters! {
                 file_cache_misses ("file" "miss") "Requests whose path was not in the file cache.";
                 response_cache_hits ("response" "hit") "Small files sent from the response cache.";
                 response_cache_misses ("response" "miss") "Small files that were not in the response cache.";
+                content_store_hits ("store" "hit") "Files sent from the content store.";
                 chunks_buffered ("chunk" "buffered") "File chunks that were in the worker's own buffers.";
                 chunks_resident ("chunk" "resident") "File chunks that the residency probe found in the page cache.";
                 chunks_cold ("chunk" "cold") "File chunks that a helper read first, since they were not in the page cache.";
@@ -261,6 +262,7 @@ counters! {
             }
             Gauge cache_bytes [cache] "Size of a cache now, in bytes." {
                 response_cache_bytes ("response") "Bytes of small files in the response cache now.";
+                content_store_bytes ("store") "Bytes of files in the content store now, in whole pages.";
                 mapping_cache_bytes ("mapping") "Bytes of files mapped now.";
                 recent_cache_bytes ("recent") "Bytes of files believed to be in the page cache now (headway-lab serve only).";
             }
@@ -269,10 +271,12 @@ counters! {
             }
             Counter cache_insertions [cache] "Entries added to a cache." {
                 response_cache_insertions ("response") "Small files added to the response cache.";
+                content_store_insertions ("store") "Files added to the content store.";
             }
             Counter cache_evictions [cache] "Entries evicted from a cache because it was full." {
                 file_cache_evictions ("file") "Paths evicted from the file cache.";
                 response_cache_evictions ("response") "Small files evicted from the response cache.";
+                content_store_evictions ("store") "Files evicted from the content store.";
                 mapping_cache_evictions ("mapping") "Mappings released because the limit was reached.";
             }
             Counter cache_revalidations [cache] "Cache entries compared with the filesystem." {
@@ -306,7 +310,7 @@ counters! {
                 helper_jobs_read ("read") "Jobs that read a file chunk for which a connection waits.";
                 helper_jobs_prefetch ("prefetch") "Jobs that read a file chunk ahead of need.";
                 helper_jobs_fetch ("fetch") "Jobs that read a small file and return its contents.";
-                helper_jobs_copy ("copy") "Jobs that copy what the loop cannot read without blocking.";
+                helper_jobs_copy ("copy") "Jobs that copy what the loop cannot read without blocking, or what the content store is to hold.";
                 helper_jobs_listing ("listing") "Jobs that render a directory listing.";
                 helper_jobs_custom ("custom") "Jobs of applications inside the server.";
             }

@@ -11,6 +11,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
+mod cached_response;
 mod received;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,9 +19,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use headway_files::{OpenFile, RootId, SentPrefix};
-use headway_http::etag::Etag;
 use headway_metrics::MethodLabel;
 
+pub use cached_response::{CachedResponse, StoredBody, unsettled_last_modified};
 pub use received::{Request, Requests};
 
 /// A file cache entry with its cached responses.
@@ -49,76 +50,6 @@ pub const VARIANTS: usize = 4;
 /// A variant of a file: 0 is the file itself, 1 to 3 are its precompressed forms.
 pub type Variant = usize;
 
-/// A small file in memory behind the header of its plain `200` response, so that both are sent in
-/// one call.
-///
-/// The same bytes serve connections that stay open and connections that close: the status line
-/// stands either right before the other headers, or further to the front with `Connection: close`
-/// behind it.
-pub struct CachedResponse {
-    /// Space for the longer lead, the other headers, the body.
-    pub bytes: Box<[u8]>,
-    /// The offset of the response's first byte with the current lead.
-    pub start: usize,
-    /// The offset of the body.
-    pub body_at: usize,
-    /// The offset of the 29 bytes of the `Date` value.
-    pub date_at: usize,
-    /// The second that the date shows.
-    pub date_second: i64,
-    /// The entity tag.
-    pub etag: Etag,
-    /// The offset of the `Last-Modified` value and the file's time, if that second was not over when
-    /// the file was last checked. The two dates are then set together, and the response is built again
-    /// once the file has been checked later.
-    pub unsettled: Option<(usize, i64)>,
-    /// Accounts for the bytes until they are dropped.
-    pub charge: Charge,
-}
-
-impl CachedResponse {
-    const STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
-    const CLOSE: &[u8] = b"Connection: close\r\n";
-
-    /// Bytes to leave free in front, for the longer lead.
-    pub const LEAD_BYTES: usize = Self::CLOSE.len();
-
-    /// Whether the current lead fits: with or without `Connection: close`.
-    pub fn is_for_keep_alive(&self, keep_alive: bool) -> bool {
-        (self.start == Self::LEAD_BYTES) == keep_alive
-    }
-
-    /// Writes the lead for a connection that stays open or for one that closes.
-    pub fn set_keep_alive(&mut self, keep_alive: bool) {
-        self.start = if keep_alive { Self::LEAD_BYTES } else { 0 };
-        let (status, rest) = self.bytes[self.start..].split_at_mut(Self::STATUS_LINE.len());
-        status.copy_from_slice(Self::STATUS_LINE);
-        if !keep_alive {
-            rest[..Self::CLOSE.len()].copy_from_slice(Self::CLOSE);
-        }
-    }
-
-    /// Sets the `Date`.
-    pub fn set_date(&mut self, second: i64, text: &[u8; 29]) {
-        self.bytes[self.date_at..self.date_at + 29].copy_from_slice(text);
-        self.date_second = second;
-        if let Some((at, modified)) = self.unsettled {
-            let shown = unsettled_last_modified(modified, second);
-            self.bytes[at..at + 29].copy_from_slice(&headway_http::date::format(shown));
-        }
-    }
-}
-
-/// The `Last-Modified` of a file whose second may not be over, so that it may be written once more
-/// with the same time: a second less. So the date of this version is never that of a later one.
-/// A time in the future is shown as now (RFC 9110 section 8.8.2.1).
-pub fn unsettled_last_modified(modified: i64, second: i64) -> i64 {
-    match modified > second {
-        true => second,
-        false => modified - 1,
-    }
-}
-
 /// A share of a common memory budget, given back when dropped.
 pub struct Charge {
     total: Rc<std::cell::Cell<u64>>,
@@ -133,6 +64,11 @@ impl Charge {
             total: total.clone(),
             bytes,
         }
+    }
+
+    /// The share.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Changes the share.
@@ -192,8 +128,10 @@ pub enum Piece {
     /// Bytes made for this response, such as its header or an error page, and the number already
     /// sent.
     Bytes(Vec<u8>, usize),
-    /// A range of a cached response.
+    /// A range of the bytes of a cached response.
     Cached(Rc<CachedResponse>, Range<usize>),
+    /// A range of a body in the content store.
+    Stored(Rc<StoredBody>, Range<u64>),
     /// A range of an open file.
     File(Rc<OpenFile>, Range<u64>),
 }
@@ -207,17 +145,17 @@ impl Piece {
     /// The number of bytes left to send.
     pub fn bytes_left(&self) -> u64 {
         match self {
-            Self::File(_, range) => range.end - range.start,
+            Self::File(_, range) | Self::Stored(_, range) => range.end - range.start,
             _ => self.memory().unwrap_or_default().len() as u64,
         }
     }
 
-    /// The bytes left, if they are in memory; `None` for a file.
+    /// The bytes left, if they are in the memory of this process; `None` for a file.
     pub fn memory(&self) -> Option<&[u8]> {
         match self {
             Self::Bytes(bytes, at) => Some(&bytes[*at..]),
             Self::Cached(content, range) => Some(&content.bytes[range.clone()]),
-            Self::File(..) => None,
+            Self::Stored(..) | Self::File(..) => None,
         }
     }
 }
@@ -264,7 +202,7 @@ impl Outgoing {
     pub fn memory_bytes(&self) -> u64 {
         let pieces = self.pieces.iter().map(|piece| match piece {
             Piece::Bytes(bytes, _) => bytes.len() as u64,
-            Piece::Cached(..) | Piece::File(..) => 0,
+            Piece::Cached(..) | Piece::Stored(..) | Piece::File(..) => 0,
         });
         pieces.sum()
     }
@@ -283,7 +221,7 @@ impl Outgoing {
                 match piece {
                     Piece::Bytes(_, at) => *at += sent as usize,
                     Piece::Cached(_, range) => range.start += sent as usize,
-                    Piece::File(_, range) => range.start += sent,
+                    Piece::Stored(_, range) | Piece::File(_, range) => range.start += sent,
                 }
                 return;
             }
@@ -433,56 +371,6 @@ mod tests {
 
     fn lengths(outgoing: &Outgoing) -> Vec<u64> {
         outgoing.pieces.iter().map(Piece::bytes_left).collect()
-    }
-
-    #[test]
-    fn cached_header_contains_close_only_when_set() {
-        let head = "HTTP/1.1 200 OK\r\nDate: ...\r\n\r\nbody";
-        let mut bytes = vec![b' '; CachedResponse::LEAD_BYTES];
-        bytes.extend_from_slice(head.as_bytes());
-        let mut content = CachedResponse {
-            bytes: bytes.into_boxed_slice(),
-            start: CachedResponse::LEAD_BYTES,
-            body_at: 0,
-            date_at: 0,
-            date_second: 0,
-            etag: Etag::new(&[1], None),
-            unsettled: None,
-            charge: Charge::new(&Rc::default(), 0),
-        };
-        let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nDate: ...\r\n\r\nbody";
-        for (keep_alive, expected) in [
-            (false, closing),
-            (true, head),
-            (true, head),
-            (false, closing),
-        ] {
-            content.set_keep_alive(keep_alive);
-            assert!(
-                content.is_for_keep_alive(keep_alive) && !content.is_for_keep_alive(!keep_alive)
-            );
-            let response = &content.bytes[content.start..];
-            assert_eq!(String::from_utf8_lossy(response), expected);
-        }
-    }
-
-    #[test]
-    fn cached_last_modified_follows_the_date_while_the_file_is_newer() {
-        let date = |second| headway_http::date::format(second);
-        let mut content = CachedResponse {
-            bytes: [date(0), date(0)].concat().into_boxed_slice(),
-            start: 0,
-            body_at: 58,
-            date_at: 0,
-            date_second: 0,
-            etag: Etag::new(&[1], None),
-            unsettled: Some((29, 100)),
-            charge: Charge::new(&Rc::default(), 0),
-        };
-        for (second, modified) in [(98, 98), (100, 99), (101, 99), (99, 99)] {
-            content.set_date(second, &date(second));
-            assert_eq!(content.bytes[..], [date(second), date(modified)].concat());
-        }
     }
 
     #[test]

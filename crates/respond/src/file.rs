@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use headway_config::EtagSource;
-use headway_files::{FoundFile, KnownFile, Meta, OpenFile};
+use headway_files::{FoundFile, KnownFile, Meta, OpenFile, RootId};
 use headway_gateway::FieldList;
 use headway_http::conditional::{self, PreconditionResult, Validators};
 use headway_http::encoding::{self, Coding, CodingSet};
@@ -15,7 +15,8 @@ use headway_http::range::{Range, Ranges};
 use headway_http::response::HeadWriter;
 use headway_http::{Head, Method, OwnedHead, Status, Version};
 use headway_request::{
-    CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost, unsettled_last_modified,
+    CachedResponse, Charge, Outgoing, Piece, StoredBody, Variant, VirtualHost,
+    unsettled_last_modified,
 };
 use twox_hash::XxHash3_128;
 
@@ -33,6 +34,8 @@ pub struct Representation<'a> {
     /// Whether the file was last checked after the second of its modification time, so that no other
     /// version can have the same time.
     pub settled: bool,
+    /// The document root of the path.
+    pub root: RootId,
     /// The requested path, which selects the configured headers.
     pub path: &'a [u8],
     /// The name that determines the media type.
@@ -90,6 +93,7 @@ impl<'a> Representation<'a> {
             variant,
             varies: varies(found),
             settled,
+            root: host.root,
             path,
             name: index.map_or(path, |name| name.as_bytes()),
             handed: None,
@@ -154,13 +158,13 @@ impl<'a> Representation<'a> {
         }
     }
 
-    /// The tag of a file whose content is at hand. A checksum is always strong.
-    fn tag_of_content(&self, context: &ResponseContext<'_>, body: &[u8]) -> Etag {
+    /// The tag of a file whose content is at hand, if it is to be a checksum. That is always strong.
+    pub fn checksum_tag(&self, context: &ResponseContext<'_>, body: &[u8]) -> Option<Etag> {
         if context.settings.etag != EtagSource::Content {
-            return self.tag_of_meta(context);
+            return None;
         }
         let sum = XxHash3_128::oneshot(body);
-        Etag::new(&[(sum >> 64) as u64, sum as u64], self.coding())
+        Some(Etag::new(&[(sum >> 64) as u64, sum as u64], self.coding()))
     }
 
     /// The content coding of the variant. It is a part of the tag: with equal size and time a coded
@@ -195,11 +199,7 @@ impl ContentSource {
     /// A byte range of the content.
     pub(super) fn piece(&self, range: Range) -> Piece {
         match self {
-            ContentSource::Cached(content) => {
-                let at = content.body_at;
-                let range = at + range.start as usize..at + range.end_exclusive as usize;
-                Piece::Cached(content.clone(), range)
-            }
+            ContentSource::Cached(content) => content.piece(range.start..range.end_exclusive),
             ContentSource::File(file) => {
                 Piece::File(file.clone(), range.start..range.end_exclusive)
             }
@@ -222,15 +222,27 @@ pub fn is_plain(head: &OwnedHead, keep_alive: bool) -> bool {
         && (head.version() == Version::Http11 || !keep_alive)
 }
 
-/// Builds the cached form of the plain `200`: header and body in one block of memory.
+/// The body of a response that is built for the cache.
+pub enum CachedBody<'b> {
+    /// To be placed behind the header in one block of memory.
+    Inline(&'b [u8]),
+    /// In the content store, with its checksum if the tag is one.
+    Stored(&'b Rc<StoredBody>, Option<Etag>),
+}
+
+/// Builds the cached form of the plain `200`.
 pub fn build_cached(
     context: &ResponseContext<'_>,
     representation: &Representation<'_>,
-    body: &[u8],
+    body: &CachedBody<'_>,
     total: &Rc<Cell<u64>>,
 ) -> CachedResponse {
-    let etag = representation.tag_of_content(context, body);
-    let mut bytes = Vec::with_capacity(512 + body.len());
+    let (inline, stored, checksum) = match *body {
+        CachedBody::Inline(body) => (body, None, representation.checksum_tag(context, body)),
+        CachedBody::Stored(stored, checksum) => (&[][..], Some(stored), checksum),
+    };
+    let etag = checksum.unwrap_or_else(|| representation.tag_of_meta(context));
+    let mut bytes = Vec::with_capacity(512 + inline.len());
     bytes.resize(CachedResponse::LEAD_BYTES, b' ');
     whole_head(context, representation, &etag, &mut bytes);
     let value_at = |start: &[u8]| memchr::memmem::find(&bytes, start).map(|at| at + start.len());
@@ -240,11 +252,12 @@ pub fn build_cached(
         .filter(|_| !representation.settled)
         .map(|at| (at, modified));
     let body_at = bytes.len();
-    bytes.extend_from_slice(body);
+    bytes.extend_from_slice(inline);
     let bytes = bytes.into_boxed_slice();
     let charge = Charge::new(total, bytes.len() as u64);
     CachedResponse {
         bytes,
+        stored: stored.cloned(),
         start: CachedResponse::LEAD_BYTES,
         body_at,
         date_at,

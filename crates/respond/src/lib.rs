@@ -33,7 +33,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 pub use error::error;
 pub use file::{
-    ContentSource, Representation, build_cached, choose_variant, file, is_plain, variant_file,
+    CachedBody, ContentSource, Representation, build_cached, choose_variant, file, is_plain,
+    variant_file,
 };
 pub use response_cache::ResponseCache;
 

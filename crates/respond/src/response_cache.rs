@@ -56,6 +56,11 @@ impl ResponseCache {
         &self.used_bytes
     }
 
+    /// Whether this number of bytes fits without an eviction.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.used_bytes.get() + bytes <= self.bytes_max
+    }
+
     /// The number of evicted responses.
     pub fn evictions(&self) -> u64 {
         self.evictions
@@ -71,12 +76,11 @@ impl ResponseCache {
         if self.queue.len() >= self.sweep_at {
             self.sweep();
         }
-        self.push(Rc::downgrade(entry), variant, content.bytes.len());
+        self.push(Rc::downgrade(entry), variant, content.memory_bytes());
     }
 
-    fn push(&mut self, entry: Weak<Entry>, variant: Variant, bytes: usize) {
-        self.queue
-            .insert(bytes as u64, EvictionEntry { entry, variant });
+    fn push(&mut self, entry: Weak<Entry>, variant: Variant, bytes: u64) {
+        self.queue.insert(bytes, EvictionEntry { entry, variant });
     }
 
     /// Removes queue entries whose names have left the file cache. Each of them keeps the memory of
@@ -107,9 +111,8 @@ impl ResponseCache {
         let variant = candidate.variant;
         let mut cached = entry.prepared.responses[variant].borrow_mut();
         let Some(content) = &*cached else { return };
-        let is_being_sent = Rc::strong_count(content) > 1;
-        if entry.prepared.recently_used.replace(false) || is_being_sent {
-            self.push(candidate.entry, variant, content.bytes.len());
+        if entry.prepared.recently_used.replace(false) || content.is_being_sent() {
+            self.push(candidate.entry, variant, content.memory_bytes());
         } else {
             *cached = None;
             self.evictions += 1;
@@ -126,11 +129,11 @@ impl EvictionEntry {
 
 #[cfg(test)]
 mod tests {
-    use headway_files::{Answer, FileCache, FileCacheLimits, RootId};
+    use headway_files::{Answer, FileCache, FileCacheLimits, Meta, OpenFile, RootId};
     use headway_http::etag::Etag;
 
     use super::*;
-    use headway_request::{CachedResponses, Charge};
+    use headway_request::{CachedResponses, Charge, StoredBody};
 
     const BYTES: u64 = 100;
 
@@ -154,6 +157,7 @@ mod tests {
         fn content(&self, bytes: u64) -> Rc<CachedResponse> {
             Rc::new(CachedResponse {
                 bytes: vec![0; bytes as usize].into_boxed_slice(),
+                stored: None,
                 start: 0,
                 body_at: 0,
                 date_at: 0,
@@ -167,6 +171,26 @@ mod tests {
         /// Inserts a name with a response of `BYTES` bytes.
         fn insert(&mut self, name: &str) -> Rc<Entry> {
             self.insert_sized(name, BYTES)
+        }
+
+        /// Inserts a name with a response whose body is in the content store.
+        fn insert_stored(&mut self, name: &str, bytes: u64) -> Rc<Entry> {
+            let descriptor = std::fs::File::open("/dev/null").unwrap().into();
+            let meta = Meta {
+                size: bytes,
+                modified: (0, 0),
+                changed: (0, 0),
+                device: 0,
+                inode: 0,
+            };
+            let file = Rc::new(OpenFile::new(descriptor, meta));
+            let charge = Charge::new(self.cache.used_bytes(), bytes);
+            let mut content = Rc::into_inner(self.content(0)).unwrap();
+            content.stored = Some(Rc::new(StoredBody { file, charge }));
+            let path = name.as_bytes();
+            let entry = self.names.insert(RootId(0), path, Answer::Directory, 0);
+            self.cache.insert(&entry, 0, &Rc::new(content));
+            entry
         }
 
         fn insert_sized(&mut self, name: &str, bytes: u64) -> Rc<Entry> {
@@ -253,6 +277,30 @@ mod tests {
             "it is still being sent"
         );
         drop(being_sent);
+        assert_eq!(all.cache.used_bytes().get(), 0);
+    }
+
+    #[test]
+    fn stored_body_is_not_evicted_and_holds_its_memory_while_it_is_sent() {
+        let mut all = Fixture::for_contents(2);
+        let entry = all.insert_stored("stored", BYTES);
+        let stored = entry.prepared.responses[0]
+            .borrow()
+            .as_ref()
+            .unwrap()
+            .stored
+            .clone();
+        let piece = headway_request::Piece::Stored(stored.unwrap(), 0..BYTES);
+        let other = all.insert_sized("other", 2 * BYTES);
+        assert!(is_there(&entry) && !is_there(&other));
+        all.names.remove(RootId(0), b"stored");
+        drop(entry);
+        assert_eq!(
+            all.cache.used_bytes().get(),
+            BYTES,
+            "it is still being sent"
+        );
+        drop(piece);
         assert_eq!(all.cache.used_bytes().get(), 0);
     }
 

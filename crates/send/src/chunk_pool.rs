@@ -105,6 +105,12 @@ impl ChunkPool {
         Some(slot)
     }
 
+    /// How many buffers have been needed.
+    #[cfg(test)]
+    pub(crate) fn filled(&self) -> usize {
+        self.chunks.len()
+    }
+
     /// The offset of the first byte that the buffer holds.
     pub(crate) fn start(&self, slot: ChunkSlot) -> u64 {
         self.chunks[slot].start

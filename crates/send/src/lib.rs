@@ -10,6 +10,8 @@
 //! every change closes the connection. Data that is still in the socket changes when the file is
 //! rewritten in place, and the change may go unnoticed.
 //!
+//! Bodies in the content store cannot change, and are always sent by `sendfile` ([`stored`]).
+//!
 //! A research server may have another way, which implements [`SendFiles`].
 //!
 //! Nothing here waits. A chunk that is not in memory ends the attempt with
@@ -34,6 +36,7 @@ mod chunk_pool;
 pub(crate) mod copy;
 pub mod research;
 pub(crate) mod sendfile;
+mod stored;
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -63,6 +66,8 @@ pub struct SendContext<'a> {
     pub residency: &'a Residency,
     /// The configured way to send files.
     pub method: SendMethod,
+    /// Another process has had the socket, and may have cleared its `O_NONBLOCK`.
+    pub was_passed: bool,
     /// Buffers for chunks of larger files.
     pub chunks: &'a mut ChunkPool,
     /// How many bytes the client's socket is likely to accept in one call; 0 if unknown.
@@ -138,6 +143,7 @@ pub fn send(
 ) -> SendProgress {
     while !outgoing.pieces.is_empty() {
         let progress = match (&mut other, context.method) {
+            _ if stored::is_next(outgoing) => stored::send_some(outgoing, socket, context),
             (Some(other), _) => other.send_some(outgoing, socket, context),
             (None, SendMethod::Copy) => copy::send_some(outgoing, socket, context),
             (None, SendMethod::Sendfile) => {

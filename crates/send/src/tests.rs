@@ -6,8 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use headway_config::SendVariant;
-use headway_files::CHUNK_BYTES;
-use headway_request::Piece;
+use headway_files::{CHUNK_BYTES, Outcome, Pool, PoolLimits, Roots, helper_main};
+use headway_request::{Charge, Piece, StoredBody};
 
 use super::*;
 
@@ -84,6 +84,7 @@ struct Sender {
     other: Option<Box<dyn SendFiles>>,
     chunks: ChunkPool,
     write_size_hint: u32,
+    was_passed: bool,
 }
 
 impl Sender {
@@ -96,6 +97,7 @@ impl Sender {
             other,
             chunks: ChunkPool::new(0),
             write_size_hint: 0,
+            was_passed: false,
         }
     }
 
@@ -106,6 +108,7 @@ impl Sender {
             tracer: &Tracer::disabled(),
             residency: &Residency::detect(),
             method: self.method,
+            was_passed: self.was_passed,
             chunks: &mut self.chunks,
             write_size_hint: &mut self.write_size_hint,
             quantum_bytes,
@@ -209,6 +212,96 @@ fn response_is_complete_when_the_socket_fills_many_times() {
         assert!(arrived == expected, "{method:?}: {lengths:?} bytes");
         assert_eq!(outgoing.sent_bytes, expected.len() as u64);
     }
+}
+
+/// A file in memory as a helper makes it for the content store.
+fn stored(content: &[u8]) -> Rc<StoredBody> {
+    let (worker, helper) = headway_os::fd_passing::pair().unwrap();
+    let thread = std::thread::spawn(|| helper_main(helper, &|_| Vec::new()));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    fs::write(&path, content).unwrap();
+    let mut pool = Pool::new(PoolLimits::default(), Rc::new(Roots::open(&[]).unwrap()));
+    let slot = pool.attach(worker, std::process::id());
+    pool.submit_copy_ahead(&open(&path)).unwrap();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        pool.flush(0);
+        pool.on_ready(slot, 0, &mut done);
+    }
+    drop(pool);
+    thread.join().unwrap().unwrap();
+    let Some(Outcome::Copied {
+        content: Ok(file), ..
+    }) = done.pop().map(|done| done.outcome)
+    else {
+        panic!("the helper has copied it");
+    };
+    let charge = Charge::new(&Rc::default(), file.meta().size);
+    Rc::new(StoredBody { file, charge })
+}
+
+#[test]
+fn stored_bodies_arrive_complete_and_in_order_beside_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let (content, large) = (numbered(300_000), numbered(9_000_001));
+    fs::write(&path, &content).unwrap();
+    let body = stored(&large);
+    for was_passed in [false, true] {
+        for &method in METHODS {
+            let (mut ends, mut sender) = (ends(), Sender::new(method));
+            sender.was_passed = was_passed;
+            let mut outgoing = response(vec![
+                Piece::Stored(body.clone(), 5..9_000_001),
+                Piece::bytes(b"between".to_vec()),
+                Piece::Stored(body.clone(), 7..7),
+                Piece::Stored(body.clone(), 0..70_000),
+                Piece::File(open(&path), 0..300_000),
+                Piece::bytes(b"end".to_vec()),
+                Piece::Stored(body.clone(), 9_000_000..9_000_001),
+            ]);
+            let arrived = sender.send_all(&mut outgoing, &mut ends, 512 << 10);
+            let last = &large[9_000_000..];
+            let expected = [
+                b"head",
+                &large[5..],
+                b"between",
+                &large[..70_000],
+                &content,
+                b"end",
+                last,
+            ];
+            assert!(arrived == expected.concat(), "{method:?} {was_passed}");
+        }
+    }
+}
+
+#[test]
+fn stored_body_is_not_read_by_the_worker_unless_another_process_had_the_socket() {
+    let body = stored(&numbered(60_000));
+    for (was_passed, read) in [(false, 0), (true, 1)] {
+        let (ends, mut sender) = (ends(), Sender::new(COPY));
+        sender.was_passed = was_passed;
+        let mut outgoing = response(vec![Piece::Stored(body.clone(), 0..60_000)]);
+        let tick = sender.tick(&mut outgoing, &ends, 1 << 20);
+        assert!(matches!(tick.progress, SendProgress::Finished));
+        assert_eq!(tick.counters.sent_bytes, 60_004);
+        assert_eq!(sender.chunks.filled(), read, "{was_passed}");
+    }
+}
+
+#[test]
+fn stored_body_stops_at_the_write_quantum_when_the_socket_has_room() {
+    let (ends, mut sender) = (ends(), Sender::new(COPY));
+    let body = stored(&numbered(50_000));
+    let mut outgoing = response(vec![Piece::Stored(body, 0..50_000)]);
+    let first = sender.tick(&mut outgoing, &ends, 10_000);
+    assert!(matches!(first.progress, SendProgress::QuantumSpent));
+    assert_eq!(first.counters.sent_bytes, 10_004, "the head is free");
+    let second = sender.tick(&mut outgoing, &ends, 1_000_000);
+    assert!(matches!(second.progress, SendProgress::Finished));
+    assert_eq!(outgoing.sent_bytes, 50_004);
 }
 
 #[test]

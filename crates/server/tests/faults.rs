@@ -15,5 +15,6 @@ mod growing;
 mod ring;
 mod room;
 mod slow;
+mod stored;
 mod validators;
 pub mod tools;

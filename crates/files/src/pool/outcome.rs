@@ -86,6 +86,8 @@ pub enum Outcome {
         device: u64,
         /// The file's inode.
         inode: u64,
+        /// The file's modification time when it was opened.
+        modified: (i64, u32),
         /// The requested offset.
         offset: u64,
         /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the
@@ -332,6 +334,7 @@ fn copied(piece: &VersionedRange, content: Result<Rc<OpenFile>, Failure>) -> Out
     Outcome::Copied {
         device: piece.device,
         inode: piece.inode,
+        modified: piece.modified,
         offset: piece.offset,
         content,
     }

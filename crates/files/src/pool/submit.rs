@@ -169,6 +169,16 @@ impl Pool {
         )
     }
 
+    /// Copies a whole file of at most [`crate::COPY_BYTES_MAX`], for no request in particular.
+    ///
+    /// # Errors
+    /// [`Full`]; a later request may ask again.
+    pub fn submit_copy_ahead(&mut self, file: &Rc<OpenFile>) -> Result<(), Full> {
+        self.statistics.copies += 1;
+        let whole = piece(file, 0, file.meta().size);
+        self.enqueue(JobKey::Copy(whole), Some(file), None)
+    }
+
     /// Copies the next `length` bytes of a file that has changed, if the file still holds what a
     /// response has sent of it. The comparison reads all of that again.
     ///

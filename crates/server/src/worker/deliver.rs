@@ -87,7 +87,21 @@ impl Router {
                 Delivery::Listing(self.listings.store(context, root, &path, answer), version)
             }
             Outcome::ReadIn { result, .. } => Delivery::ReadIn(result),
-            Outcome::Copied { content, .. } => Delivery::Copy(content),
+            Outcome::Copied {
+                device,
+                inode,
+                modified,
+                offset,
+                content,
+            } => {
+                if offset == 0
+                    && let Ok(copy) = &content
+                {
+                    let version = (device, inode, modified);
+                    self.files.keep_copy(context, version, copy);
+                }
+                Delivery::Copy(content)
+            }
             Outcome::Fetched { content, .. } => Delivery::Content(content),
             Outcome::Custom { answer } => Delivery::Job(answer),
             Outcome::Spooled { file } => Delivery::Spooled(file),

@@ -1,8 +1,10 @@
 //! The handler of files: from the path of a request to the response, without blocking.
 //!
 //! In the order of a request: `find_target` looks for the handler that answers, for the router;
-//! `static_file` goes from the path to the last byte; `small_file` gets the content of a small file.
+//! `static_file` goes from the path to the last byte; `small_file` gets the content of a small file;
+//! `content_store` has larger ones copied into memory that is sent without a copy.
 
+mod content_store;
 pub(super) mod find_target;
 pub(super) mod small_file;
 pub(super) mod static_file;
@@ -17,6 +19,7 @@ use headway_request::{Entry, Request};
 use headway_respond::ResponseCache;
 
 use crate::worker::context::LoopContext;
+use content_store::ContentStore;
 
 /// How many cached files are closed when descriptors run out: as many as one message to a helper
 /// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes
@@ -36,6 +39,7 @@ pub(super) struct StaticFiles {
     /// When the search for deleted files goes on.
     deleted_search_ms: u64,
     response_cache: ResponseCache,
+    store: ContentStore,
     /// The socket of the process that pins small files for all workers, if there is one.
     pinner: Option<PinnerSocket>,
     /// The buffer into which small files are read before their response is built.
@@ -48,6 +52,7 @@ impl StaticFiles {
             lookup,
             deleted_search_ms: u64::MAX,
             response_cache: ResponseCache::new(config.response_cache_max_bytes),
+            store: ContentStore::new(config),
             pinner,
             body: Vec::new(),
         }
@@ -96,6 +101,8 @@ impl StaticFiles {
         self.lookup.gauges(counters);
         counters.response_cache_bytes = self.response_cache.used_bytes().get();
         counters.response_cache_evictions = self.response_cache.evictions();
+        counters.content_store_bytes = self.store.cache.used_bytes().get();
+        counters.content_store_evictions = self.store.cache.evictions();
     }
 
     /// Whether the root is another directory now than in this version. Where a helper has to find out, the

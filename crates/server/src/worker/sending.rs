@@ -99,7 +99,7 @@ impl LoopContext {
     }
 
     /// Sends as much of the response as possible, and nothing of a long one after a full round.
-    fn transmit_in_round(&mut self, connection: &mut Connection) -> SendProgress {
+    pub(super) fn transmit_in_round(&mut self, connection: &mut Connection) -> SendProgress {
         let is_long = connection.outgoing.bytes_left() >= LONG_RESPONSE_BYTES;
         if is_long && self.sender.round_bytes >= ROUND_BYTES_MAX {
             return SendProgress::QuantumSpent;
@@ -118,6 +118,7 @@ impl LoopContext {
             tracer: &self.tracer,
             residency: &self.residency,
             method: self.config.send,
+            was_passed: connection.was_passed,
             chunks: &mut self.sender.chunks,
             write_size_hint: &mut connection.write_size_hint,
             quantum_bytes: self.config.write_quantum_bytes,

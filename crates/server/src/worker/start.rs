@@ -223,7 +223,7 @@ fn lookup(
 ) -> Lookup {
     let limits = FileCacheLimits {
         entries_max: config.file_cache_entries,
-        descriptors_max: config.file_cache_descriptors,
+        descriptors_max: config.file_cache_descriptors - config.content_store_descriptors(),
     };
     let ages = Ages {
         revalidate_ms: config.revalidate_ms,

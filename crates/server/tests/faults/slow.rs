@@ -237,7 +237,7 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
     const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     let root = root();
     fs::write(root.path().join("all"), contents(0, large().min(16 << 20))).unwrap();
-    let more = "small-file-max = '16MiB'\nprecompressed = false";
+    let more = "small-file-max = '16MiB'\ncontent-store-max = 0\nprecompressed = false";
     let mut served = Served::start(config(root.path(), more));
     let head = served.get("/all").head.len() + "\r\n".len();
     let room = room_of_a_socket(&mut served, "/all");

@@ -59,7 +59,7 @@ fn cold_and_warm(preset: &str) -> [(Counts, [u64; 2]); 2] {
     fs::write(root.path().join("other"), contents(0, SIZE)).unwrap();
     let mut served = Served::start(config(
         root.path(),
-        &format!("research.preset = '{preset}'\nprecompressed = false"),
+        &format!("research.preset = '{preset}'\nprecompressed = false\ncontent-store-max = 0"),
     ));
     request(&mut served, "/other");
     make_cold(&path);

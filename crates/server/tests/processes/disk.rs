@@ -271,7 +271,14 @@ fn loop_reads_each_small_file_once_after_its_pages_were_evicted() {
         fs::write(root.path().join(name), contents(number, BYTES)).unwrap();
     }
     // Contents for a part of them: each is read again from its file when it is cold for again.
-    let options = ["--workers", "1", "--response-cache-max", "1MiB"];
+    let options = [
+        "--workers",
+        "1",
+        "--response-cache-max",
+        "1MiB",
+        "--content-store-max",
+        "0",
+    ];
     let server = Server::start(program(), root.path(), &options);
     let ask_all = || {
         for (number, name) in names.iter().enumerate() {

@@ -35,6 +35,8 @@ fn worker_grows_beyond_the_memory_it_may_lock_when_it_has_no_privilege() {
         "16MiB",
         "--response-cache-max",
         "256MiB",
+        "--content-store-max",
+        "0",
     ];
     let server = Server::start(program(), root.path(), &arguments);
     let workers = server.children("serve-worker");

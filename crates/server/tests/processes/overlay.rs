@@ -38,6 +38,8 @@ fn serve_from_overlay(send: &str, resident_least: u64) -> Result<(), String> {
         "1MiB",
         "--chunk-cache-max",
         "2MiB",
+        "--content-store-max",
+        "0",
         "--send",
         send,
     ];

@@ -56,6 +56,8 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_pinner_is_killed
         "1MiB",
         "--response-cache-max",
         "0",
+        "--content-store-max",
+        "0",
     ];
     let server = Server::start(program(), root.path(), &options);
     let pinners = server.children("serve-pinner");

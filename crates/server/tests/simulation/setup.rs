@@ -40,7 +40,7 @@ impl Setup {
              write-quantum = {}\nfile-cache-entries = {}\nfile-cache-descriptors = {}\n\
              helpers-min = {}\nhelpers-max = {}\naccept-batch = {}\nmax-connections = {}\n\
              max-requests-per-connection = {}\nmax-header-size = 8192\nmax-target-size = 4096\nlisting = {listing}\n\
-             etag = \"inode\"\n\
+             etag = \"inode\"\ncontent-store-max = {}\n\
              [[host]]\nnames = [\"other.test\"]\nroot = {:?}\n\
              error-pages = {{ 403 = {:?}, 404 = {:?} }}\n\
              [[location]]\nprefix = \"/internal/\"\nfiles = true\ninternal = true\n",
@@ -54,6 +54,7 @@ impl Setup {
             ["\"auto\"", "1", "0"][random.index(3)],
             [2, 100][random.index(2)],
             [0, 0, 3][random.index(3)],
+            [0, 4_u64 << 20, 32 << 20][random.index(3)],
             site.path("other"),
             site.error_page_path(),
             site.error_page_path(),

@@ -198,15 +198,16 @@ impl Turn<'_> {
             let content = self
                 .files
                 .small_file(self.context, entry, &representation, copy)?;
-            let body = content.body_at..content.bytes.len();
-            return Ok(match edit.take() {
-                None => Piece::Cached(content, body),
-                Some(edit) => {
-                    let mut bytes = content.bytes[body].to_vec();
-                    edit(&mut bytes);
-                    Piece::bytes(bytes)
-                }
-            });
+            let Some(edit) = edit.take() else {
+                return Ok(content.piece(0..size));
+            };
+            let mut bytes = vec![0; size as usize];
+            match &content.stored {
+                Some(stored) => StaticFiles::read_all(self.context, &stored.file, &mut bytes)?,
+                None => bytes.copy_from_slice(&content.bytes[content.body_at..]),
+            }
+            edit(&mut bytes);
+            return Ok(Piece::bytes(bytes));
         }
         let whole = representation.file.open().ok_or(CacheMiss::Changed)?;
         if edit.is_none() {

@@ -9,7 +9,7 @@ use headway_connection::{Connection, LookupFor, Phase};
 use headway_files::{Failure, Full, OpenFile};
 use headway_metrics::calls::Call;
 use headway_request::{CachedResponse, Entry, LoadedContent, Request};
-use headway_respond::{Representation, ResponseContext};
+use headway_respond::{CachedBody, Representation, ResponseContext};
 
 use super::StaticFiles;
 use crate::worker::context::LoopContext;
@@ -36,6 +36,14 @@ impl From<&std::io::Error> for CacheMiss {
     }
 }
 
+/// Counts a response that need not be built.
+pub(super) fn count_hit(context: &mut LoopContext, content: &CachedResponse) {
+    match content.stored.is_some() {
+        true => context.counters.content_store_hits += 1,
+        false => context.counters.response_cache_hits += 1,
+    }
+}
+
 impl StaticFiles {
     /// The response of a small file, from the cache or read without blocking.
     pub(in crate::worker) fn small_file(
@@ -45,24 +53,14 @@ impl StaticFiles {
         representation: &Representation<'_>,
         loaded: Option<&LoadedContent>,
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
-        let variant = representation.variant;
-        let cached = entry.prepared.responses[variant].borrow().clone();
-        if let Some(content) = cached {
-            context.counters.response_cache_hits += 1;
-            if content.unsettled.is_none() || !representation.settled {
-                return Ok(content);
-            }
-            // Its date and tag can be trusted now.
-            let body = &content.bytes[content.body_at..];
-            let content = self.build_cached(context, representation, body);
-            self.response_cache.insert(entry, variant, &content);
+        if let Some(content) = self.cached_response(context, entry, representation) {
             return Ok(content);
         }
         let file = representation.file.open().ok_or(CacheMiss::Changed)?;
         let content = match loaded {
             Some(LoadedContent::Bytes(bytes)) => {
                 StaticFiles::expect_unchanged(context, bytes.len() as u64, &file)?;
-                self.build_cached(context, representation, bytes)
+                self.build_cached(context, representation, &CachedBody::Inline(bytes))
             }
             _ => {
                 let size = file.meta().size as usize;
@@ -73,20 +71,62 @@ impl StaticFiles {
                     body.resize(size, 0);
                 }
                 let read = StaticFiles::read_small_file(context, loaded, &file, &mut body[..size]);
-                let content =
-                    read.map(|()| self.build_cached(context, representation, &body[..size]));
+                let content = read.map(|()| {
+                    let body = CachedBody::Inline(&body[..size]);
+                    self.build_cached(context, representation, &body)
+                });
                 self.body = body;
                 content?
             }
         };
         context.counters.response_cache_misses += 1;
         // What a scan asks for once must not evict what is in use.
-        if entry.is_cached() {
+        if !entry.is_cached() {
+            return Ok(content);
+        }
+        self.offer_for_pinning(context, entry, &file);
+        if self.store.takes(file.meta().size) {
+            match loaded {
+                Some(LoadedContent::File(copy)) => {
+                    self.store_copy(context, entry, representation, copy);
+                }
+                _ => self.request_copy(context, entry, representation, &file, true),
+            }
+        } else {
             context.counters.response_cache_insertions += 1;
-            self.offer_for_pinning(context, entry, &file);
-            self.response_cache.insert(entry, variant, &content);
+            self.response_cache
+                .insert(entry, representation.variant, &content);
         }
         Ok(content)
+    }
+
+    /// The response of a file from the response cache or the content store.
+    pub(super) fn cached_response(
+        &mut self,
+        context: &mut LoopContext,
+        entry: &Rc<Entry>,
+        representation: &Representation<'_>,
+    ) -> Option<Rc<CachedResponse>> {
+        let variant = representation.variant;
+        let content = entry.prepared.responses[variant].borrow().clone()?;
+        count_hit(context, &content);
+        if content.unsettled.is_none() || !representation.settled {
+            return Some(content);
+        }
+        // Its date and tag can be trusted now. A checksum is the same.
+        let size = representation.file.meta().size;
+        let is_checksum = StaticFiles::has_checksum(context, size);
+        let body = match &content.stored {
+            Some(stored) => CachedBody::Stored(stored, is_checksum.then_some(content.etag)),
+            None => CachedBody::Inline(&content.bytes[content.body_at..]),
+        };
+        let rebuilt = self.build_cached(context, representation, &body);
+        let cache = match content.stored.is_some() {
+            true => &mut self.store.cache,
+            false => &mut self.response_cache,
+        };
+        cache.insert(entry, variant, &rebuilt);
+        Some(rebuilt)
     }
 
     /// Offers a file that this worker has cached for pinning, which serves all workers.
@@ -99,23 +139,28 @@ impl StaticFiles {
         }
     }
 
-    fn build_cached(
+    pub(super) fn build_cached(
         &self,
         context: &LoopContext,
         representation: &Representation<'_>,
-        body: &[u8],
+        body: &CachedBody<'_>,
     ) -> Rc<CachedResponse> {
-        let plain = ResponseContext {
+        let plain = StaticFiles::plain_context(context);
+        let cache = match body {
+            CachedBody::Inline(_) => &self.response_cache,
+            CachedBody::Stored(..) => &self.store.cache,
+        };
+        let total = cache.used_bytes();
+        let response = headway_respond::build_cached(&plain, representation, body, total);
+        Rc::new(response)
+    }
+
+    /// The context of a response that serves all requests.
+    pub(super) fn plain_context(context: &LoopContext) -> ResponseContext<'_> {
+        ResponseContext {
             keep_alive: true,
             ..ResponseContext::without_request(&context.response_settings, &context.date, false)
-        };
-        let total = self.response_cache.used_bytes();
-        Rc::new(headway_respond::build_cached(
-            &plain,
-            representation,
-            body,
-            total,
-        ))
+        }
     }
 
     /// Fails unless `length` is still the size of `file`. A rewrite since the read shows in the
@@ -150,7 +195,7 @@ impl StaticFiles {
     }
 
     /// Fills `body` from `source`.
-    fn read_all(
+    pub(in crate::worker) fn read_all(
         context: &LoopContext,
         source: &OpenFile,
         body: &mut [u8],

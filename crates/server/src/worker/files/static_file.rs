@@ -19,12 +19,13 @@ use std::rc::Rc;
 use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::{Answer, Failure, FoundFile};
 use headway_http::{Method, Status};
-use headway_request::{Entry, LookedUp, Piece, Request, Variant};
+use headway_request::{CachedResponse, Entry, LookedUp, Piece, Request, Variant};
 use headway_respond::{ContentSource, Representation, variant_file};
 use headway_send::SendProgress;
 use rustix::io::Errno;
 
 use super::StaticFiles;
+use super::small_file::count_hit;
 use crate::worker::context::LoopContext;
 use crate::worker::handler::{Handler, Step};
 use crate::worker::sending::{HELPER_REQUESTS_MAX, holds_a_head};
@@ -191,7 +192,7 @@ impl StaticFiles {
     ) -> Step {
         let LookedUp { entry, content } = looked_up;
         let variant = headway_respond::choose_variant(request.head.accept_encoding(), found);
-        entry.prepared.recently_used.set(true);
+        let was_used = entry.prepared.recently_used.replace(true);
         let handed = request.accel_fields.clone();
         let settled = context.is_settled(entry, variant_file(found, variant));
         let is_plain =
@@ -200,7 +201,9 @@ impl StaticFiles {
             && !(settled && is_unsettled(entry, variant))
             && let Some(sent) = send_cached(context, connection, &request, entry, variant, input)
         {
-            context.counters.response_cache_hits += 1;
+            if let Some(response) = &*entry.prepared.responses[variant].borrow() {
+                count_hit(context, response);
+            }
             return Break(context.after_send(connection, request, sent));
         }
         let hosts = context.hosts();
@@ -223,9 +226,16 @@ impl StaticFiles {
                 return Break(context.after_send(connection, request, sent));
             }
             ContentSource::Cached(response)
+        } else if let Some(response) = self.cached_response(context, entry, &representation) {
+            ContentSource::Cached(response)
         } else {
             match representation.file.open() {
-                Some(file) if context.is_unchanged(&file) => ContentSource::File(file),
+                Some(file) if context.is_unchanged(&file) => {
+                    if was_used {
+                        self.request_copy(context, entry, &representation, &file, false);
+                    }
+                    ContentSource::File(file)
+                }
                 _ => return Continue(request),
             }
         };
@@ -248,8 +258,10 @@ fn is_unsettled(entry: &Entry, variant: Variant) -> bool {
         .is_some_and(|cached| cached.unsettled.is_some())
 }
 
-/// Sends a cached response with one call: the hot path. Returns `None` if there is none, or if it
-/// would have to be modified while another connection is sending it.
+/// Sends a cached response: the hot path. That of a small file takes one call. `input` is what follows
+/// the request.
+/// Returns `None` if there is no such response, or if it would have to be modified while another
+/// connection is sending it.
 fn send_cached(
     context: &mut LoopContext,
     connection: &mut Connection,
@@ -269,6 +281,14 @@ fn send_cached(
         cached_response.set_date(context.date.second, &context.date.text);
         cached_response.set_keep_alive(keep_alive);
     }
+    let outgoing = &mut connection.outgoing;
+    (outgoing.status, outgoing.method) = (200, request.method);
+    outgoing.head_bytes = (cached_response.body_at - cached_response.start) as u64;
+    if cached_response.stored.is_some() {
+        let response = cached_response.clone();
+        drop(cached);
+        return Some(send_stored(context, connection, &response));
+    }
     let response = &cached_response.bytes[cached_response.start..];
     let (socket, more) = (&connection.socket, holds_a_head(input));
     let sent = match context.config.research.eager_write {
@@ -286,9 +306,7 @@ fn send_cached(
         context.counters.http_requests.record(200, request.method);
     }
     let outgoing = &mut connection.outgoing;
-    (outgoing.status, outgoing.method) = (200, request.method);
     outgoing.sent_bytes = sent as u64;
-    outgoing.head_bytes = (cached_response.body_at - cached_response.start) as u64;
     if sent == response.len() {
         return Some(SendProgress::Finished);
     }
@@ -297,4 +315,25 @@ fn send_cached(
         .pieces
         .push_back(Piece::Cached(cached_response.clone(), rest));
     Some(SendProgress::SocketFull)
+}
+
+/// Sends a header, and behind it the body from the content store.
+fn send_stored(
+    context: &mut LoopContext,
+    connection: &mut Connection,
+    response: &Rc<CachedResponse>,
+) -> SendProgress {
+    let size = response
+        .stored
+        .as_ref()
+        .map_or(0, |stored| stored.file.meta().size);
+    let outgoing = &mut connection.outgoing;
+    outgoing.sent_bytes = 0;
+    let head = response.start..response.body_at;
+    outgoing.push(Piece::Cached(response.clone(), head));
+    outgoing.push(response.piece(0..size));
+    match context.config.research.eager_write {
+        true => context.transmit_in_round(connection),
+        false => SendProgress::SocketFull,
+    }
 }

@@ -172,6 +172,7 @@ impl Gateway {
         } else {
             exchange.stage = Stage::HandedOff;
             connection.handed_off = true;
+            connection.was_passed = true;
             context.counters.direct_requests_handed_off += 1;
         }
         Gateway::renew_deadline(context, connection, exchange);

@@ -124,7 +124,7 @@ impl State {
                 arguments[1] as i64
             }
             // Locks belong to the whole program as well.
-            libc::SYS_mlockall | libc::SYS_capset => 0,
+            libc::SYS_mlockall | libc::SYS_mlock | libc::SYS_capset => 0,
             // There is no listener of TCP whose SYNs could be filtered.
             libc::SYS_bpf => -i64::from(libc::EPERM),
             libc::SYS_prctl if gives_up_rights(arguments[0] as i32) => 0,
