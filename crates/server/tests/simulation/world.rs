@@ -151,9 +151,15 @@ impl World {
     /// Nothing else goes wrong than that the kernel has no memory for these calls, and not all
     /// is in memory.
     pub fn without_memory_for(self, calls: &'static [i64]) -> World {
+        // A helper to which nothing can be sent is replaced, so a job needs some messages in a row.
+        let no_memory = if calls.contains(&libc::SYS_sendmsg) {
+            60
+        } else {
+            300
+        };
         self.kernel.state().faults = Faults {
             cold: 300,
-            no_memory: 300,
+            no_memory,
             no_memory_for: Some(calls),
             ..Faults::default()
         };

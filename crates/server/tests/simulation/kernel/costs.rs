@@ -118,8 +118,9 @@ impl State {
             [descriptor, libc::F_GETFL as u64, 0, 0, 0, 0],
         );
         // One without the right to read was opened to see what there is. The loop has seen that it has a name.
-        let was_seen = flags & i64::from(libc::O_PATH) != 0
-            && (status.st_nlink > 0 || self.faults.preempted > 0);
+        // So it has before it opens one to read, and closes that at once if there is no memory for its status.
+        let may_be_closed = flags & i64::from(libc::O_PATH) != 0 || self.faults.no_memory > 0;
+        let was_seen = may_be_closed && (status.st_nlink > 0 || self.faults.preempted > 0);
         if !was_seen {
             self.costs.closed = Some(format!(
                 "the loop closes a file with {} links itself (descriptor {descriptor})",
