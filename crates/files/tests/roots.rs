@@ -29,6 +29,13 @@ fn switch(tree: &Path, release: &str) {
     fs::rename(tree.join("next"), tree.join("link")).unwrap();
 }
 
+/// As [`switch`], and waits for the next tick of the file system's clock: in the tick in which a link was made no
+/// access time has to be written.
+fn switch_a_tick_ago(tree: &Path, release: &str) {
+    switch(tree, release);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+}
+
 fn inode(path: &Path) -> u64 {
     fs::metadata(path).unwrap().ino()
 }
@@ -67,7 +74,7 @@ fn helper_does_not_switch_back_when_the_loop_has_found_a_newer_directory() {
     let mut pool = Pool::new(PoolLimits::default(), Rc::clone(&roots));
     let (worker, helper) = pair().unwrap();
     let slot = pool.attach(worker, 7);
-    switch(tree.path(), "b");
+    switch_a_tick_ago(tree.path(), "b");
     roots.follow(ROOT, 1, &pool.deferred_closes());
     if !roots.awaits_helper(ROOT) {
         return skip(
@@ -114,7 +121,7 @@ fn lookup_that_waits_for_a_helper_starts_when_the_loop_has_found_the_root_itself
     let mut pool = Pool::new(PoolLimits::default(), Rc::clone(&roots));
     let (worker, helper) = pair().unwrap();
     pool.attach(worker, 7);
-    switch(tree.path(), "b");
+    switch_a_tick_ago(tree.path(), "b");
     roots.follow(ROOT, 1, &pool.deferred_closes());
     if !roots.awaits_helper(ROOT) {
         return skip(

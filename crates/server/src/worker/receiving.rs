@@ -118,7 +118,12 @@ impl LoopContext {
 
     /// Whether the client of a handler has sent more input that was not read meanwhile.
     pub(super) fn has_unread_input(&self, connection: &Connection) -> bool {
-        connection.program_asked && matches!(self.peek(connection), Ok(1..))
+        connection.program_asked && self.has_input(connection)
+    }
+
+    /// Whether the socket has received what was not read yet.
+    pub(super) fn has_input(&self, connection: &Connection) -> bool {
+        matches!(self.peek(connection), Ok(1..))
     }
 
     fn peek(&self, connection: &Connection) -> Result<usize, Errno> {

@@ -374,7 +374,12 @@ impl LoopContext {
     ) -> Next {
         if connection.outgoing.sent_bytes > 0 {
             self.counters.responses_aborted += 1;
-            return Next::Close(Some(request));
+            if !self.has_input(connection) {
+                return Next::Close(Some(request));
+            }
+            // As with any last response: the ones before it must reach the client.
+            self.finish_response(connection, request);
+            return Next::Linger;
         }
         connection.keep_alive = false;
         // Only GET sends files, so the error may have a body.

@@ -369,6 +369,11 @@ impl Client {
             0 => now,
             closed => closed,
         };
+        // An idle connection closes when descriptors run out, and its client may notice later.
+        let is_evicted = state
+            .exhausted_ns
+            .iter()
+            .any(|time| (*time..*time + 1_000_000_000).contains(&fate.closed_ns));
         // A body has a least rate.
         let planned = self.pending.front();
         let is_slow = planned.is_some_and(|planned| {
@@ -380,7 +385,7 @@ impl Client {
             .max(end_ns.saturating_sub(fate.active_ns));
         Excuses {
             disk_failed: within(&state.disk_failed_ns),
-            exhausted: within(&state.exhausted_ns),
+            exhausted: is_evicted || within(&state.exhausted_ns),
             // Where the machine stood still the reply itself may have ended the silence.
             timed_out: is_slow
                 || quiet_ns + 300_000_000 >= around.timeout_ns
