@@ -1,10 +1,13 @@
 //! The configuration of a seed.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use crate::site::Site;
 use headway_base::random::{Draw, SplitMix64};
+use headway_control::{Control, StartDescriptor, ToWorker};
 use headway_server::config::{Config, Environment, KnownExtensions, Memory, Settings};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A configuration, and what the model needs to know of it.
 pub struct Setup {
@@ -93,4 +96,26 @@ fn config(text: &str) -> Config {
     checked
         .unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
         .config
+}
+
+/// Sends the worker what it begins with.
+pub fn start(control: &Control, setup: &Setup, listener: OwnedFd) {
+    let start = ToWorker::Start {
+        worker: 0,
+        config: Box::new(setup.config.clone()),
+        descriptors: vec![StartDescriptor::Listener],
+    };
+    control
+        .send(&start, &[listener.as_fd()])
+        .expect("the start message");
+}
+
+/// The listener of the worker.
+pub fn listen(address: &SocketAddrUnix) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.expect("a listener");
+    rustix::net::bind(&socket, address).expect("an address for it");
+    rustix::net::listen(&socket, 64).expect("a queue for it");
+    socket
 }

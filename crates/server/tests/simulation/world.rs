@@ -1,20 +1,20 @@
 //! One simulation: a worker, its helpers, its master, a site and clients, in an order that the seed
 //! decides.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use headway_base::random::{Draw, SplitMix64};
-use headway_control::{Control, FromWorker, Received, StartDescriptor, ToWorker};
+use headway_control::{Control, FromWorker, Received, ToWorker};
 use headway_server::{Extensions, helper_main, worker_main};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketAddrUnix;
 
 use crate::client::{Client, Surroundings};
 use crate::clock;
 use crate::faults::{Faults, span};
 use crate::kernel::{Kernel, Role};
 use crate::model::Model;
-use crate::setup::Setup;
+use crate::setup::{Setup, listen, start};
 use crate::site::Site;
 use crate::task::{Baton, Task};
 
@@ -574,27 +574,6 @@ impl World {
             }),
         }
     }
-}
-
-/// Sends the worker what it begins with.
-fn start(control: &Control, setup: &Setup, listener: OwnedFd) {
-    let start = ToWorker::Start {
-        worker: 0,
-        config: Box::new(setup.config.clone()),
-        descriptors: vec![StartDescriptor::Listener],
-    };
-    control
-        .send(&start, &[listener.as_fd()])
-        .expect("the start message");
-}
-
-fn listen(address: &SocketAddrUnix) -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let socket = socket.expect("a listener");
-    rustix::net::bind(&socket, address).expect("an address for it");
-    rustix::net::listen(&socket, 64).expect("a queue for it");
-    socket
 }
 
 fn is_readable(socket: i32) -> bool {
