@@ -1,7 +1,7 @@
 //! One simulation: a worker, its helpers, its master, a site and clients, in an order that the seed
 //! decides.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use headway_base::random::{Draw, SplitMix64};
 use headway_control::{Control, FromWorker, Received, ToWorker};
