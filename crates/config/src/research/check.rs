@@ -256,18 +256,19 @@ fn check_prefixes(from: &Settings, own: &ResearchSettings, to: &mut Findings<'_>
     let of_hosts = tables(&from.host).iter().map(Spanned::get_ref);
     let lists = iter::once(&from.location).chain(of_hosts.map(|host| &host.location));
     let all: Vec<&LocationSettings> = lists.flat_map(tables).map(Spanned::get_ref).collect();
-    let is_cgi: fn(&LocationSettings) -> bool = |location| value(&location.cgi).unwrap_or(false);
-    let is_direct: fn(&LocationSettings) -> bool = |location| location.direct.is_some();
-    let kinds = [
-        ("pipe", &own.pipe, "direct", is_direct),
-        ("fork-in-server", &own.fork_in_server, "cgi", is_cgi),
-    ];
-    for (key, item, kind, is_kind) in kinds {
+    let prefixes_of = |is_kind: fn(&LocationSettings) -> bool| {
+        let of_kind = all.iter().filter(|location| is_kind(location));
+        let prefixes = of_kind.filter_map(|location| location.prefix.as_ref());
+        prefixes.map(Spanned::get_ref).collect::<Vec<_>>()
+    };
+    let direct = prefixes_of(|location| location.direct.is_some());
+    let cgi = prefixes_of(|location| value(&location.cgi).unwrap_or(false));
+    for (key, item, kind, known) in [
+        ("pipe", &own.pipe, "direct", direct),
+        ("fork-in-server", &own.fork_in_server, "cgi", cgi),
+    ] {
         for prefix in prefixes(item) {
-            let is_there = |location: &&LocationSettings| {
-                is_kind(location) && location.prefix.as_ref().map(Spanned::get_ref) == Some(prefix)
-            };
-            if !all.iter().any(is_there) {
+            if !known.contains(&prefix) {
                 let problem = format!("no {kind} location has the prefix `{prefix}`");
                 to.usage_error(key, span(item), problem);
             }
