@@ -1,8 +1,11 @@
 //! Tests of the content store: what is in it, and files that change beside it.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use headway_files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request, encode_reply};
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
@@ -13,7 +16,6 @@ use crate::support::{Response, Served, config};
 
 /// Writes over a file without truncating it first.
 fn rewrite(path: &Path, bytes: &[u8]) {
-    use std::io::Write;
     let mut file = fs::File::options().write(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
 }
@@ -257,4 +259,60 @@ fn stored_file_takes_one_write_and_one_sendfile_and_nothing_is_compared() {
             |calls: &std::collections::BTreeMap<String, u64>| calls.get(call).copied().unwrap_or(0);
         assert!(made(&after) - made(&before) <= most, "{call}");
     }
+}
+
+/// The response on a connection of its own.
+fn fetch(address: SocketAddr, path: &str) -> Response {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).unwrap();
+    Response::parse(&response)
+}
+
+#[test]
+fn every_body_is_one_version_while_the_file_is_replaced_all_the_time() {
+    let root = root();
+    let path = root.path().join("file");
+    let size = |version: usize| 40_000 + 7 * version;
+    let put = |version: usize| {
+        let new = path.with_extension("new");
+        fs::write(&new, contents((version % 2) as u8, size(version))).unwrap();
+        fs::rename(new, &path).unwrap();
+    };
+    put(0);
+    let mut served = Served::start(config(root.path(), "revalidate = '0ms'"));
+    let address = served.address;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let body = fetch(address, "/file").body;
+                    let version = (body.len() - size(0)) / 7;
+                    assert!(
+                        body == contents((version % 2) as u8, size(version)),
+                        "{version}"
+                    );
+                    assert!(version >= seen, "{version} after {seen}");
+                    seen = version;
+                }
+            });
+        }
+        for version in 1..300 {
+            put(version);
+            if version % 100 == 0 {
+                let before = served.snapshot().counters.content_store_hits;
+                served.wait_for("a stored version", |now| {
+                    now.counters.content_store_hits > before
+                });
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let counters = served.snapshot().counters;
+    assert_eq!(counters.responses_aborted, 0);
+    assert_eq!(served.get("/file").body.len(), size(299));
 }
