@@ -167,7 +167,7 @@ impl LoopContext {
                 return self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE);
             }
             SendProgress::Unreadable(failure) => {
-                self.counters.io_errors += u64::from(failure == Failure::Io);
+                self.counters.io_errors += u64::from(failure != Failure::Exhausted);
                 return self.abort_response(connection, request, status_of(failure));
             }
             SendProgress::Disconnected => {

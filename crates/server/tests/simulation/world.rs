@@ -157,12 +157,16 @@ impl World {
         } else {
             300
         };
-        self.kernel.state().faults = Faults {
+        let mut state = self.kernel.state();
+        state.faults = Faults {
             cold: 300,
             no_memory,
             no_memory_for: Some(calls),
             ..Faults::default()
         };
+        // What failed is looked up again.
+        state.costs.valid_ns = None;
+        drop(state);
         World {
             drain_ns: u64::MAX,
             next_stall_ns: u64::MAX,

@@ -47,6 +47,7 @@ impl State {
         let faults = &self.faults;
         let takes_away = [
             faults.exhausted,
+            faults.no_memory,
             faults.disk,
             faults.cold,
             faults.helper_death,
