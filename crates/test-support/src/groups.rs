@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{PATIENCE, wait_until};
+use crate::{WAIT_MAX, wait_until};
 
 /// Numbers the groups of this process.
 static GROUPS: AtomicU32 = AtomicU32::new(0);
@@ -80,7 +80,7 @@ impl Drop for Group {
         let _ = fs::write(self.path.join("freezer.state"), "THAWED");
         let begun = Instant::now();
         // A process which has just ended is counted for a moment longer.
-        while fs::remove_dir(&self.path).is_err() && begun.elapsed() < PATIENCE {
+        while fs::remove_dir(&self.path).is_err() && begun.elapsed() < WAIT_MAX {
             for pid in self.processes() {
                 let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
             }

@@ -25,7 +25,7 @@ pub mod upstream;
 
 /// How long a test waits for something that must happen. It is no measurement: only a test which
 /// fails waits for so long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Reports that a test did not run, and why: to the reader, and to the file that
 /// `HEADWAY_SKIP_LOG` names, which `scripts/test` compares with `tests/expected-skips`.
@@ -57,11 +57,11 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 /// Waits for something that must happen.
 ///
 /// # Panics
-/// When it has not happened after [`PATIENCE`]; the message says what.
+/// When it has not happened after [`WAIT_MAX`]; the message says what.
 pub fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !met() {
-        assert!(begun.elapsed() < PATIENCE, "did not happen: {what}");
+        assert!(begun.elapsed() < WAIT_MAX, "did not happen: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -95,7 +95,7 @@ pub fn unused_address() -> SocketAddr {
 }
 
 /// A client with the smallest receive buffer: what it does not read stays at the server. It waits
-/// for data as long as [`PATIENCE`].
+/// for data as long as [`WAIT_MAX`].
 pub fn tiny_client(server: impl ToSocketAddrs) -> TcpStream {
     let mut addresses = server.to_socket_addrs().expect("an address");
     let server = addresses.next().expect("an address");
@@ -104,7 +104,7 @@ pub fn tiny_client(server: impl ToSocketAddrs) -> TcpStream {
     sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("SO_RCVBUF");
     rustix::net::connect(&socket, &server).expect("a connection");
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
     stream
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::PATIENCE;
+use crate::WAIT_MAX;
 
 /// Arguments of setpriv(1) for a command that may not load programs into the kernel.
 const WITHOUT_BPF: &str = "--bounding-set=-bpf,-sys_admin";
@@ -104,7 +104,7 @@ impl Server {
                 "the server ended at its start"
             );
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < WAIT_MAX,
                 "the server does not become ready"
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -149,7 +149,7 @@ impl Server {
     /// Opens a connection.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream
     }
 
@@ -177,7 +177,7 @@ impl Server {
     pub fn wait_for(&self, what: &str, condition: impl Fn(&Server) -> bool) {
         let begun = Instant::now();
         while !condition(self) {
-            assert!(begun.elapsed() < PATIENCE, "{what} did not happen");
+            assert!(begun.elapsed() < WAIT_MAX, "{what} did not happen");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -299,7 +299,7 @@ pub fn get(address: &str, path: &str) -> (u16, String, String) {
 /// The same for any request; the status is 0 without one.
 pub fn exchange(address: &str, request: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     write(&mut stream, request);
     let text = read(&mut stream);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));

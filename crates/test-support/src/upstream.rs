@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{PATIENCE, find_program, skip};
+use crate::{WAIT_MAX, find_program, skip};
 
 mod installed;
 
@@ -58,7 +58,7 @@ impl TestServer {
     /// Opens a connection.
     pub fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
-        let timeout = Some(PATIENCE);
+        let timeout = Some(WAIT_MAX);
         stream.set_read_timeout(timeout).unwrap();
         stream.set_write_timeout(timeout).unwrap();
         stream
@@ -71,7 +71,7 @@ impl TestServer {
 
     fn wait_until_it_listens(&mut self) {
         let socket = self.socket();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while UnixStream::connect(&socket).is_err() {
             let ended = self.child.try_wait().unwrap();
             if ended.is_some() || Instant::now() > deadline {

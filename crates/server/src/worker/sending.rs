@@ -344,11 +344,12 @@ impl LoopContext {
         }
     }
 
+    /// Whether bytes that have just been read are of the version that was opened. Without a status that
+    /// is not known, so they are not sent.
     pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
-        // If fstat fails, reading the file will report the error.
         self.tracer
             .call(Call::Status, || file.unchanged())
-            .unwrap_or(true)
+            .unwrap_or(false)
     }
 
     /// Makes a request wait for a helper.

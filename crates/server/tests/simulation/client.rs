@@ -19,7 +19,7 @@ use crate::request::{self, Planned, Subject};
 use crate::site::Site;
 
 /// A server that owes something to a client which reads fast has sent it after this time.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const WAIT_MAX_NS: u64 = 20_000_000_000;
 
 /// What clients share.
 pub struct Surroundings<'w> {
@@ -408,7 +408,7 @@ impl Client {
             .max(around.stalled_ns)
             .max(fate.active_ns);
         let is_owed = self.unsent.is_empty() && (self.must_end || !self.pending.is_empty());
-        match is_owed && clock::now_ns() > since + PATIENCE_NS {
+        match is_owed && clock::now_ns() > since + WAIT_MAX_NS {
             true => Err(format!(
                 "connection {:?} waits for {} replies, or for the end, and nothing comes: {:?}",
                 self.connection,

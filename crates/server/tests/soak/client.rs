@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::journal::Failure;
 
 /// Longer than every timeout of the server, and than a stopped worker is tolerated.
-pub const PATIENCE: Duration = Duration::from_secs(45);
+pub const WAIT_MAX: Duration = Duration::from_secs(45);
 const ADDRESS: &str = "127.0.0.1:8080";
 
 /// How a client reads.
@@ -64,8 +64,8 @@ impl Connection {
             _ => Failure::Refused,
         })?;
         stream.set_nodelay(true).expect("TCP_NODELAY");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        stream.set_write_timeout(Some(WAIT_MAX)).expect("a timeout");
         Ok(Connection {
             stream,
             received: Vec::new(),

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use headway_test_support::PATIENCE;
+use headway_test_support::WAIT_MAX;
 use headway_test_support::server::in_group;
 
 use crate::journal::{Journal, Kind};
@@ -91,7 +91,7 @@ impl Server {
         let begun = Instant::now();
         while metrics().is_none() {
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < WAIT_MAX,
                 "the server does not become ready"
             );
             std::thread::sleep(Duration::from_millis(10));
@@ -133,7 +133,7 @@ impl Server {
             rustix::process::Signal::TERM,
         );
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < WAIT_MAX {
             match self.ended() {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(format!("the master ended with {status}")),

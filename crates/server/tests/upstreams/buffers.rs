@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use headway_test_support::PATIENCE;
+use headway_test_support::WAIT_MAX;
 use rustix::net::{AddressFamily, SocketType};
 
 use super::faults::{FakeUpstream, GOOD, read_head};
@@ -108,7 +108,7 @@ fn client_that_sends_a_byte_now_and_then_gets_408() {
         send(&mut client, head);
         let begun = Instant::now();
         while counter(&server, "timeouts_body") == 0 {
-            assert!(begun.elapsed() < PATIENCE, "each byte renews its time");
+            assert!(begun.elapsed() < WAIT_MAX, "each byte renews its time");
             let _ = client.write_all(b"a");
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -127,7 +127,7 @@ fn silent_clients(server: &Server, count: usize, bytes: usize) -> Vec<TcpStream>
         let part = part.clone();
         // A client that is held is not read from.
         std::thread::spawn(move || (&writing).write_all(part.as_bytes()));
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let _ = client.flush();
         client
     });
@@ -241,7 +241,7 @@ fn connect_from(source: Ipv4Addr, server: &Server) -> TcpStream {
     let to: SocketAddr = server.address.parse().unwrap();
     rustix::net::connect(&socket, &to).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream
 }
 

@@ -98,7 +98,7 @@ fn websocket_client_may_go_on_when_the_upstream_ended_with_its_101() {
         assert_eq!(rest(&mut stream), b"last words", "{events}");
         send(&mut stream, "one more word");
         stream.shutdown(Shutdown::Write).unwrap();
-        let heard = heard.recv_timeout(headway_test_support::PATIENCE);
+        let heard = heard.recv_timeout(headway_test_support::WAIT_MAX);
         assert_eq!(heard.unwrap(), b"one more word", "{events}");
         is_well(&server);
     }
