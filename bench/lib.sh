@@ -156,7 +156,10 @@ server_start() {
         lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
         caddy) command=(env HOME="$scratch" caddy run --adapter caddyfile --config "$(peer_configuration "$name" "$root" "$port")") ;;
-        static-web-server) command=(static-web-server --config-file "$(peer_configuration "$name" "$root" "$port")") ;;
+        # It wants a name that ends so.
+        static-web-server)
+            cp "$(peer_configuration "$name" "$root" "$port")" "$scratch/$name.toml"
+            command=(static-web-server --config-file "$scratch/$name.toml") ;;
         apache2|apache2-prefork)
             command=(apache2 -D FOREGROUND -f "$(peer_configuration apache "$root" "$port" "$name")") ;;
         # Apache as above, with our module and the service beside it.
