@@ -306,8 +306,8 @@ version_of() {
         nginx) nginx -v 2>&1 | sed 's/.*nginx\///' ;;
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
-        caddy) caddy version | sed 's/^v\([^ ]*\).*/\1/' ;;
-        static-web-server) static-web-server --version | sed 's/.* //' ;;
+        caddy) caddy build-info | awk '$1 == "mod" { sub(/^v/, "", $3); print $3 }' ;;
+        static-web-server) static-web-server --version | sed -n '1s/.* //p' ;;
         apache2|flashpache) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
         # It ends with 1 after saying its version.
         wrk) { wrk -v 2>&1 || true; } | sed -n '1s/^wrk \(debian\/\)\{0,1\}\([^ ]*\).*/\2/p' ;;
