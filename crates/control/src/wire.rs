@@ -14,6 +14,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use super::{ControlError, Received};
 
@@ -23,6 +24,9 @@ pub(super) const INLINE_BYTES_MAX: usize = 32 * 1024;
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Descriptors in one packet at most; the kernel's own limit is 253 (`SCM_MAX_FD`).
 pub(super) const DESCRIPTORS_MAX: usize = 128;
+
+/// How long a sender waits when the kernel has no memory for its message.
+const MEMORY_PAUSE: Duration = Duration::from_millis(10);
 
 const TAG_INLINE: u8 = b'J';
 const TAG_MEMFD: u8 = b'M';
@@ -80,6 +84,8 @@ fn packet(
             Ok(_) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if !wait => return Ok(false),
+            // A sender that may wait also waits for memory of the kernel.
+            Err(Errno::NOMEM | Errno::NOBUFS) if wait => std::thread::sleep(MEMORY_PAUSE),
             Err(error) => return Err(system("sendmsg", error)),
         }
     }

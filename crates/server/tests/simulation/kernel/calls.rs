@@ -53,6 +53,8 @@ impl State {
         let is_of_request = serves || role != Role::Worker;
         // Only a new socket needs memory there.
         if is_of_request && number != libc::SYS_epoll_ctl && self.has_no_memory(number) {
+            // Its last message to its master waits for memory.
+            self.may_pause |= number == libc::SYS_sendmsg && self.control == Some(arguments[0]);
             return self.no_memory(arguments);
         }
         match number {
