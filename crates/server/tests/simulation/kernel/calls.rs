@@ -58,7 +58,11 @@ impl State {
             return self.no_memory(arguments);
         }
         match number {
-            libc::SYS_clock_nanosleep if std::mem::take(&mut self.may_pause) => 0,
+            libc::SYS_clock_nanosleep
+                if role != Role::Worker || std::mem::take(&mut self.may_pause) =>
+            {
+                0
+            }
             libc::SYS_recvfrom if serves && is_client => self.receive(arguments),
             libc::SYS_sendto | libc::SYS_sendmsg if serves && is_client => {
                 self.send(number, arguments)
