@@ -291,17 +291,22 @@ fn stored_body_is_not_read_by_the_worker_unless_another_process_had_the_socket()
     }
 }
 
+/// Sends a head of 4 bytes and a body of 50,000.
+fn stops_at_the_quantum(sender: &mut Sender, outgoing: &mut Outgoing, ends: &Ends) {
+    let first = sender.tick(outgoing, ends, 10_000);
+    assert!(matches!(first.progress, SendProgress::QuantumSpent));
+    assert_eq!(first.counters.sent_bytes, 10_004, "the head is free");
+    let second = sender.tick(outgoing, ends, 1_000_000);
+    assert!(matches!(second.progress, SendProgress::Finished));
+    assert_eq!(outgoing.sent_bytes, 50_004);
+}
+
 #[test]
 fn stored_body_stops_at_the_write_quantum_when_the_socket_has_room() {
     let (ends, mut sender) = (ends(), Sender::new(COPY));
     let body = stored(&numbered(50_000));
     let mut outgoing = response(vec![Piece::Stored(body, 0..50_000)]);
-    let first = sender.tick(&mut outgoing, &ends, 10_000);
-    assert!(matches!(first.progress, SendProgress::QuantumSpent));
-    assert_eq!(first.counters.sent_bytes, 10_004, "the head is free");
-    let second = sender.tick(&mut outgoing, &ends, 1_000_000);
-    assert!(matches!(second.progress, SendProgress::Finished));
-    assert_eq!(outgoing.sent_bytes, 50_004);
+    stops_at_the_quantum(&mut sender, &mut outgoing, &ends);
 }
 
 #[test]
@@ -313,12 +318,7 @@ fn sending_stops_at_the_write_quantum_when_the_socket_has_room() {
         let (ends, mut sender) = (ends(), Sender::new(method));
         let mut outgoing = response(vec![Piece::File(open(&path), 0..50_000)]);
         sender.warm(&outgoing);
-        let first = sender.tick(&mut outgoing, &ends, 10_000);
-        assert!(matches!(first.progress, SendProgress::QuantumSpent));
-        assert_eq!(first.counters.sent_bytes, 10_004, "the head is free");
-        let second = sender.tick(&mut outgoing, &ends, 1_000_000);
-        assert!(matches!(second.progress, SendProgress::Finished));
-        assert_eq!(outgoing.sent_bytes, 50_004);
+        stops_at_the_quantum(&mut sender, &mut outgoing, &ends);
     }
 }
 
