@@ -82,7 +82,7 @@ pub(super) struct Shares {
     max: usize,
     /// With helpers whose work has no origin.
     busy: usize,
-    /// File systems that may not have more than they have, once all are busy.
+    /// File systems that get no more helpers while all are busy.
     filesystems: Vec<u64>,
     /// Directories of one level that may not, and the level; `None` if no directory holds most helpers.
     directories: Option<(Level, Vec<u64>)>,

@@ -344,8 +344,8 @@ impl LoopContext {
         }
     }
 
-    /// Whether bytes that have just been read are of the version that was opened. Without a status that
-    /// is not known, so they are not sent.
+    /// Whether bytes that were just read are of the version that was opened. False if the status of the
+    /// file cannot be read: then they may be of another one.
     pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
         self.tracer
             .call(Call::Status, || file.unchanged())
