@@ -8,12 +8,14 @@
 use std::fmt::Write;
 
 mod bars;
+mod dots;
 mod groups;
 mod label;
 mod mark;
 mod scale;
 
 pub use bars::{Bar, Stack};
+pub use dots::{Dot, Dots, Lane};
 pub use groups::{Group, Groups, colour};
 use label::FONT;
 pub use mark::{ChartMark, LineStyle, Point, shape};

@@ -37,7 +37,7 @@ pub use html::escaped;
 pub use over_time::Shaded;
 pub use sheet::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable, sheet};
 pub use standalone::{Cumulative, TimeSeries, cumulative_svg, time_series_svg};
-pub use study::page as study_page;
+pub use study::{page as study_page, table_svg as study_table_svg};
 
 use subject::Subject;
 

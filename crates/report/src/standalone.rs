@@ -17,6 +17,11 @@ pub(crate) const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Aria
     .hair{stroke:#d8dde3;fill:none}.note{fill:#55606c}\
     .t0{fill:#0a50a6}.t1{fill:#9e3505}.t2{fill:#0c8372}.t3{fill:#530a6c}.t4{fill:#986d00}.t5{fill:#404c5a}";
 
+/// Dots are filled with the colour of their lane, and lanes are named.
+const DOTS_STYLE: &str = ".c0{fill:#0a50a6}.c1{fill:#9e3505}.c2{fill:#0c8372}.c3{fill:#530a6c}.c4{fill:#986d00}\
+    .c5{fill:#404c5a}.point{stroke:#fff}.whisker{stroke-width:2;fill:none}.whisker.c0{stroke:#0a50a6}\
+    .end-label{font-weight:600}.axis-title{font-weight:600}";
+
 /// A cumulative distribution to be drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Cumulative<'a> {
@@ -94,7 +99,7 @@ pub fn cumulative_svg(of: &Cumulative) -> String {
         marks,
         left_min: 48.0,
     };
-    document(&chart.svg("alone"), of.description)
+    document(&chart.svg("alone"), of.description, Size::WIDE, "")
 }
 
 /// Several series over one axis, each with its name at its end.
@@ -158,7 +163,12 @@ pub fn time_series_svg(of: &TimeSeries) -> String {
         marks,
         left_min: 48.0,
     };
-    document(&chart.svg("alone"), of.description)
+    document(&chart.svg("alone"), of.description, Size::WIDE, "")
+}
+
+/// A drawing of [`Dots`](crate::chart::Dots) as a document.
+pub(crate) fn dots_document(svg: &str, description: &str, size: Size) -> String {
+    document(svg, description, size, DOTS_STYLE)
 }
 
 /// A little more than the values need; a step of one when there is but one value.
@@ -181,13 +191,15 @@ fn around(values: impl Iterator<Item = f64>) -> Scale {
 }
 
 /// The chart with a name space, its style and paper: it was made for the inside of a page.
-fn document(svg: &str, description: &str) -> String {
+fn document(svg: &str, description: &str, size: Size, style: &str) -> String {
     let space = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
     let svg = svg.replacen("<svg ", space, 1);
     // The text is escaped, so this is the end of its description.
     let described = format!("{}</desc>", escaped(description));
-    let inside =
-        format!("{described}<style>{STYLE}</style><path fill=\"#fff\" d=\"M0 0h740v380h-740z\"/>");
+    let Size { width, height } = size;
+    let inside = format!(
+        "{described}<style>{STYLE}{style}</style><path fill=\"#fff\" d=\"M0 0h{width}v{height}h-{width}z\"/>"
+    );
     svg.replacen(&described, &inside, 1) + "\n"
 }
 

@@ -11,6 +11,7 @@
 mod overview;
 mod claims;
 mod tables;
+mod dots;
 mod figures;
 mod counts;
 mod timeline;
@@ -26,6 +27,7 @@ use crate::GENERATOR_META;
 use crate::html::escaped;
 use crate::page::{POLICY, STYLE};
 use crate::units::counted;
+pub use dots::table_svg;
 use styles::ServerStyles;
 
 const OWN_STYLE: &str = include_str!("study/study.css");

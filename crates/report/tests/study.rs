@@ -3,8 +3,8 @@
 
 use crate::support::{browser, study};
 use headway_latency::study::StudyResult;
-use headway_latency::study::result::ClaimOutcome;
-use headway_report::study_page;
+use headway_latency::study::result::{ClaimOutcome, Table};
+use headway_report::{study_page, study_table_svg};
 use study::full;
 
 fn two_studies() -> Vec<StudyResult> {
@@ -43,6 +43,26 @@ fn our_row_is_below_that_of_the_paper() {
     let flash = at("Flash <small>paper</small>");
     assert!(apache < ours && ours < flash && flash < at(">Headway<"));
     assert!(table.contains("<td>0.58</td>"));
+}
+
+#[test]
+fn table_of_dots_is_drawn_on_the_page_and_as_a_picture_of_its_own() {
+    let result = full(7);
+    assert!(study_page(std::slice::from_ref(&result)).contains("Places, each with a panel, drawn"));
+    let svg = study_table_svg(&result, &result.tables[2]).expect("a picture");
+    assert!(
+        svg.starts_with("<svg xmlns=") && svg.contains("a &lt;place&gt;"),
+        "{svg}"
+    );
+    // Three rows with four values, of which one is missing, and a row without any.
+    assert_eq!(svg.matches("class=\"point ").count(), 11, "{svg}");
+    assert_eq!(svg.matches(">–<").count(), 5, "{svg}");
+    assert!(!svg.contains("var(") && !svg.contains("NaN"));
+    let empty = Table {
+        ours: Vec::new(),
+        ..result.tables[2].clone()
+    };
+    assert!(study_table_svg(&result, &empty).is_none());
 }
 
 #[test]

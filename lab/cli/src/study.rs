@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
+use headway_cli_support::replace::{replaceable, write};
 use headway_lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
 use headway_latency::StudyResult;
 use headway_latency::format::printable;
@@ -28,6 +29,8 @@ Examples:
   headway-lab study run my.toml -o out       a study of your own (see the guide)
   headway-lab study show out                 print the tables and claims again
   headway-lab study report out               write out/NAME.html per study, and out/studies.html
+  headway-lab study report out --table 44.2 --svg environments.svg
+                                             the second table of study 44, drawn, as one picture
   headway-lab study summary out bench/runs/today
                                              write what is worth keeping, without raw rows
 
@@ -151,6 +154,25 @@ struct StudyReport {
     /// The directory that `study run -o` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
+    /// Draw this table only: the study's number, a point, the number of the table
+    #[arg(long, value_name = "STUDY.TABLE", requires = "svg", value_parser = parse_table)]
+    table: Option<(u32, usize)>,
+    /// With --table: the SVG file to write (`-`: standard output)
+    #[arg(long, value_name = "FILE", requires = "table")]
+    svg: Option<PathBuf>,
+}
+
+/// `44.2`
+fn parse_table(text: &str) -> Result<(u32, usize), String> {
+    let parsed = text
+        .split_once('.')
+        .and_then(|(study, table)| Some((study.parse().ok()?, table.parse().ok()?)));
+    match parsed {
+        Some((study, table)) if table > 0 => Ok((study, table)),
+        _ => Err(
+            "write the study's number and the table's: 44.2 is the second table of study 44".into(),
+        ),
+    }
 }
 
 /// Copy results, tables and pages to a small directory, without the raw rows.
@@ -383,11 +405,40 @@ impl Show {
 impl StudyReport {
     fn run(&self) -> Result<(), Failure> {
         let results = Store::open(&self.directory)?.results()?;
+        if let (Some(table), Some(file)) = (self.table, &self.svg) {
+            return write_table(&results, table, file);
+        }
         for file in write_pages(&self.directory, &results)? {
             print(&format!("{}\n", file.display()))?;
         }
         Ok(())
     }
+}
+
+/// One table as a picture.
+fn write_table(
+    results: &[StudyResult],
+    (study, table): (u32, usize),
+    file: &std::path::Path,
+) -> Result<(), Failure> {
+    let result = results
+        .iter()
+        .find(|result| result.number == study)
+        .ok_or_else(|| anyhow!("there is no result of study {study}"))?;
+    let drawn = result.tables.get(table - 1).ok_or_else(|| {
+        let count = result.tables.len();
+        anyhow!(
+            "study {study} has {count} table{}",
+            if count == 1 { "" } else { "s" }
+        )
+    })?;
+    let svg = ::headway_report::study_table_svg(result, drawn)
+        .ok_or_else(|| anyhow!("nothing of table {table} was measured"))?;
+    if file == std::path::Path::new("-") {
+        return print_data(&svg);
+    }
+    replaceable(file, "<svg")?;
+    Ok(write(file, &svg)?)
 }
 
 /// Writes a page per study, and with several studies `studies.html`, which has all of them below

@@ -40,6 +40,7 @@ servers = ["headway", "haboob"]
 points = ["200/s", "20%"]
 [[table]]
 title = "Rates"
+draw = "dots"
 columns = ["offered", "answered"]
 [[table.paper]]
 row = "a paper"
@@ -175,6 +176,25 @@ fn study_run_prints_tables_and_claims() {
     assert!(bed.run(&["report", "out"]).status.success());
     let page = fs::read_to_string(bed.path("out/tiny.html")).expect("a page");
     assert!(page.contains("A tiny study"));
+    assert!(
+        bed.run(&["report", "out", "--table", "90.1", "--svg", "rates.svg"])
+            .status
+            .success()
+    );
+    let picture = fs::read_to_string(bed.path("rates.svg")).expect("a picture");
+    assert!(
+        picture.starts_with("<svg xmlns=") && picture.contains(">Headway</text>"),
+        "{picture}"
+    );
+    let absent = bed.run(&["report", "out", "--table", "90.2", "--svg", "-"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(
+        utf8(&absent.stderr).contains("study 90 has 1 table"),
+        "{}",
+        utf8(&absent.stderr)
+    );
+    let wrong = bed.run(&["report", "out", "--table", "90", "--svg", "-"]);
+    assert_eq!(wrong.status.code(), Some(2));
     let kept = bed.run(&["summary", "out", "kept"]);
     assert!(kept.status.success(), "{}", utf8(&kept.stderr));
     for name in ["tiny.json", "tiny.txt", "tiny.html", "measurements.jsonl"] {

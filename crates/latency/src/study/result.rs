@@ -189,7 +189,7 @@ pub struct Table {
     pub corner: String,
     /// The headings.
     pub columns: Vec<String>,
-    /// `lines` or `bars` if it is to be drawn as well.
+    /// `lines` or `dots` if it is to be drawn as well.
     pub draw: Option<String>,
     /// Whether the values are drawn on a logarithmic axis.
     pub log: bool,

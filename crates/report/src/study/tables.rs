@@ -11,6 +11,7 @@ use headway_latency::run::Verdict;
 use headway_latency::study::StudyResult;
 use headway_latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table};
 
+use super::dots;
 use super::styles::ServerStyles;
 use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Caption, Drawing, framed, legend};
@@ -24,10 +25,20 @@ pub(super) fn html(
     table: &Table,
     styles: &ServerStyles,
 ) -> String {
-    let drawn = match table.draw {
-        Some(_) => drawn(result, index, table, styles),
-        None => String::new(),
+    let drawing = match table.draw.as_deref() {
+        None => None,
+        Some("dots") => dots::drawing(result, table, styles).map(|drawing| (drawing, Vec::new())),
+        Some(_) => lines(result, table, styles),
     };
+    let drawn = drawing.map_or(String::new(), |(drawing, paragraphs)| {
+        let caption = Caption {
+            id: &format!("{}-table-{}", result.number, index + 1),
+            title: &format!("{}, drawn", table.title),
+            paragraphs: &paragraphs,
+            source: "",
+        };
+        framed(&caption, &drawing, None)
+    });
     let mut notes = Vec::new();
     let unit = if table.unit.is_empty() {
         String::new()
@@ -187,7 +198,7 @@ fn interval(interval: Option<Interval>, digits: Option<u8>) -> String {
     }
 }
 
-fn shown(value: f64, digits: Option<u8>) -> String {
+pub(super) fn shown(value: f64, digits: Option<u8>) -> String {
     // An empty sum may be a negative zero.
     let value = if value == 0.0 { 0.0 } else { value };
     match digits {
@@ -217,13 +228,16 @@ struct RowCurve {
     points: Vec<Point>,
 }
 
-fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyles) -> String {
-    let Some(positions) = positions(&table.columns) else {
-        return String::new();
-    };
+/// Rows as curves over their columns, with the paragraphs of the caption.
+fn lines(
+    result: &StudyResult,
+    table: &Table,
+    styles: &ServerStyles,
+) -> Option<(Drawing, Vec<String>)> {
+    let positions = positions(&table.columns)?;
     let curves = curves(result, table, &positions, styles);
     if curves.is_empty() {
-        return String::new();
+        return None;
     }
     let all = || curves.iter().flat_map(|curve| &curve.points);
     let heights: Vec<f64> = all()
@@ -277,15 +291,7 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyle
     } else {
         Vec::new()
     };
-    let id = format!("{}-table-{}", result.number, index + 1);
-    let title = format!("{}, drawn", table.title);
-    let caption = Caption {
-        id: &id,
-        title: &title,
-        paragraphs: &paragraphs,
-        source: "",
-    };
-    framed(&caption, &Drawing::one(legend(names), draw), None)
+    Some((Drawing::one(legend(names), draw), paragraphs))
 }
 
 /// The position of each column on the axis; `None` if one of them is not a number.
@@ -294,6 +300,15 @@ fn positions(columns: &[String]) -> Option<Vec<f64>> {
         .iter()
         .map(|column| column.trim().parse::<f64>().ok())
         .collect()
+}
+
+/// The look of the server that a row is about.
+pub(super) fn row_style(result: &StudyResult, row: &OurRow, styles: &ServerStyles) -> LineStyle {
+    let server = result
+        .servers
+        .iter()
+        .find(|server| server.label == row.row || server.name == row.row);
+    styles.server(server.map_or(row.row.as_str(), |server| server.name.as_str()))
 }
 
 fn curves(
@@ -313,14 +328,9 @@ fn curves(
                 tooltip: format!("{} at {x}: {}", row.row, shown(value, table.digits)),
             })
         });
-        let server = result
-            .servers
-            .iter()
-            .find(|server| server.label == row.row || server.name == row.row);
-        let style = styles.server(server.map_or(row.row.as_str(), |server| server.name.as_str()));
         curves.push(RowCurve {
             name: row.row.clone(),
-            style,
+            style: row_style(result, row, styles),
             class: "",
             points: points.collect(),
         });

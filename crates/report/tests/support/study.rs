@@ -240,6 +240,17 @@ fn tables() -> Vec<Table> {
         ours: ours.clone(),
         ..Table::default()
     };
+    let dots = Table {
+        title: "Places, each with a panel".into(),
+        unit: "ms".into(),
+        log: true,
+        draw: Some("dots".into()),
+        columns: ["in memory", "remote", "many files", "a <place>"]
+            .map(String::from)
+            .into(),
+        ours: ours.clone(),
+        ..Table::default()
+    };
     let text_table = Table {
         title: "A table with words".into(),
         unit: "ms".into(),
@@ -261,7 +272,7 @@ fn tables() -> Vec<Table> {
         ours,
         ..Table::default()
     };
-    vec![lines, text_table]
+    vec![lines, text_table, dots]
 }
 
 fn our_rows() -> Vec<OurRow> {

@@ -11,7 +11,7 @@ use super::file::{OurRow, Table};
 use super::resolve::{Study, Texts};
 
 const FIGURE_KINDS: [&str; 6] = ["cdf", "deciles", "ready", "runnable", "timeline", "blocked"];
-const DRAW_KINDS: [&str; 2] = ["lines", "bars"];
+const DRAW_KINDS: [&str; 2] = ["lines", "dots"];
 
 /// A row of ours, with its server put in.
 pub(super) struct ResolvedRow {
@@ -189,7 +189,7 @@ impl Checker<'_> {
             .as_ref()
             .is_some_and(|draw| !DRAW_KINDS.contains(&draw.as_str()))
         {
-            return wrong(span, "draw is \"lines\" or \"bars\"".to_owned());
+            return wrong(span, "draw is \"lines\" or \"dots\"".to_owned());
         }
         for row in &table.paper {
             let found = row.get_ref().cells.len();
