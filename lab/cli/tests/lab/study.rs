@@ -16,7 +16,7 @@ name = "killed"
 title = "A study whose runner is killed"
 [scale.quick]
 repeats = 1
-seconds = 0.4
+seconds = 2
 [environment.small]
 set = "5MB"
 disk = "nvme"
@@ -132,8 +132,11 @@ fn assert_lab_of_a_killed_study_is_removed(test: &str, study: &str) {
     let mut command = run(directory.path());
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = child.expect("started");
-    // The capacity is measured, and the share of it is about to be.
-    wait_until("a measurement is done", || !done(&output).is_empty());
+    // The capacity is measured, and the share of it has begun: writers pause between the two.
+    let begun = || std::fs::read_dir(output.join("measurements")).map_or(0, Iterator::count);
+    wait_until("the second measurement", || {
+        !done(&output).is_empty() && begun() == 2
+    });
     let writers = usize::from(study.contains("writers"));
     wait_until("the writers run", || {
         writers_of(&lab_of(&output)) == writers
