@@ -236,6 +236,18 @@ impl<T: CachedContents> FileCache<T> {
         None
     }
 
+    /// Whether there is an entry of the path; this is no use of it.
+    pub fn contains(&self, root: RootId, path: &[u8]) -> bool {
+        let hash = hash(self.open.hasher(), root, path);
+        [&self.open, &self.rest, &self.failed]
+            .into_iter()
+            .any(|map| {
+                map.raw_entry()
+                    .from_hash(hash, |known| is(known, root, path))
+                    .is_some()
+            })
+    }
+
     /// Caches a result in place of the previous one if it is cacheable and fits. Returns its entry
     /// in any case.
     pub fn insert(

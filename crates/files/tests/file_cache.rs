@@ -84,6 +84,17 @@ fn least_recently_used_entry_is_evicted_when_the_cache_is_full() {
 }
 
 #[test]
+fn asking_whether_an_entry_exists_is_no_use_of_it() {
+    let mut names = names(3, 99);
+    for path in [b"a", b"b", b"c"] {
+        names.insert(ROOT, path, bare(), 0);
+    }
+    assert!(names.contains(ROOT, b"a") && !names.contains(ROOT, b"d"));
+    names.insert(ROOT, b"d", bare(), 0);
+    assert!(!names.contains(ROOT, b"a"), "the oldest, still");
+}
+
+#[test]
 fn descriptors_are_bounded_when_entries_are_not() {
     let mut names = names(99, 4);
     names.insert(ROOT, b"one", found(0), 0);

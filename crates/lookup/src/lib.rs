@@ -115,8 +115,8 @@ impl Lookup {
     }
 
     /// Whether the cache has an entry of `path`, however old.
-    pub fn is_known(&mut self, root: RootId, path: &[u8]) -> bool {
-        self.names.get(root, path).is_some()
+    pub fn is_known(&self, root: RootId, path: &[u8]) -> bool {
+        self.names.contains(root, path)
     }
 
     /// As [`Lookup::find`], and always checks with the kernel. Without a probe that would need a

@@ -281,14 +281,18 @@ impl Worker {
     /// Passes queued jobs to helpers, and adapts their number.
     fn maintain_helpers(&mut self) {
         self.context.submit_prefetches();
-        Helpers::flush(&mut self.context);
-        // A job of the io_uring instance can be done at once, and lead to another one.
-        for _ in 0..RING_PASSES_MAX {
-            if !self.context.pool.has_finished() {
+        for pass in 0..=RING_PASSES_MAX {
+            let (pool, now_ms) = (&mut self.context.pool, self.context.now_ms);
+            // Here queued jobs leave for idle helpers.
+            match pool.has_work() {
+                true => (self.context.tracer).call(Call::HelperSend, || pool.flush(now_ms)),
+                false => pool.flush(now_ms),
+            }
+            // A job of the io_uring instance can be done at once, and lead to another one.
+            if pass == RING_PASSES_MAX || !pool.has_finished() {
                 break;
             }
             self.on_helper(RING_SLOT);
-            Helpers::flush(&mut self.context);
         }
         self.helpers.maintain(&mut self.context);
     }

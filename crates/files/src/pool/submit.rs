@@ -96,22 +96,18 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::submit_lookup`], for a path of which nothing is known. On a remote root, siblings are
-    /// left for the next lookup, which no request waits for.
-    ///
-    /// # Errors
-    /// [`Full`].
-    pub fn submit_first_lookup(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        waiter: Waiter,
-    ) -> Result<(), Full> {
-        let want = match self.limits.want {
+    /// The pool's [`OpenMode`], as it is for a path of which nothing is known: on a remote root,
+    /// siblings are left for the next lookup, which no request waits for.
+    pub fn first_mode(&self, root: RootId) -> OpenMode {
+        match self.limits.want {
             OpenMode::OpenAndRead if self.roots.is_remote(root) => OpenMode::OpenAndReadAlone,
             want => want,
-        };
-        self.submit_lookup_for(root, path, want, waiter)
+        }
+    }
+
+    /// The pool's [`OpenMode`].
+    pub fn mode(&self) -> OpenMode {
+        self.limits.want
     }
 
     /// Looks up `path` again, without a waiter. All other jobs go first, and half of the helpers are left

@@ -4,6 +4,7 @@
 //! result is stored once, in the cache that it belongs to, and delivered to every connection that
 //! waits for it.
 
+use std::ops::ControlFlow::Break;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use headway_files::protocol::CustomResult;
 use headway_files::{AbsentSiblings, Failure, OpenFile, Outcome};
 use headway_request::{LoadedContent, LookedUp, Request};
 
+use super::application::Turn;
 use super::context::LoopContext;
 use super::listings::Listings;
 use super::router::Router;
@@ -171,6 +173,38 @@ impl Router {
             },
             // Nothing is awaited, or not from a helper.
             other => Next::Wait(other),
+        }
+    }
+
+    /// Continues a request whose path a helper has looked up, or whose file it has read.
+    fn resume_lookup(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        purpose: LookupFor,
+        looked_up: LookedUp,
+    ) -> Next {
+        match purpose {
+            LookupFor::File => {
+                let (files, looked_up) = (&mut self.files, Some(looked_up));
+                let Break(next) = files.answer(context, connection, request, input, looked_up);
+                next
+            }
+            LookupFor::Program(part) => {
+                let looked_up = Some((part, looked_up));
+                self.route(context, connection, request, input, looked_up)
+            }
+            LookupFor::Application(progress) => {
+                let mut turn = Turn {
+                    files: &mut self.files,
+                    context,
+                    connection,
+                };
+                self.applications
+                    .resume_after_file(&mut turn, request, *progress, looked_up)
+            }
         }
     }
 

@@ -98,15 +98,6 @@ impl Helpers {
         context.pool.detach(slot);
     }
 
-    /// Passes queued jobs to idle helpers.
-    pub(super) fn flush(context: &mut LoopContext) {
-        let (pool, now_ms) = (&mut context.pool, context.now_ms);
-        match pool.has_work() {
-            true => context.tracer.call(Call::HelperSend, || pool.flush(now_ms)),
-            false => pool.flush(now_ms),
-        }
-    }
-
     /// Ends surplus helpers and requests missing ones. Runs once per iteration.
     pub(super) fn maintain(&mut self, context: &mut LoopContext) {
         let now_ms = context.now_ms;

@@ -66,7 +66,7 @@ impl Router {
 
     /// Passes a request to the handler of its location. `looked_up` is a helper's answer about one
     /// part of its path.
-    fn route(
+    pub(super) fn route(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
@@ -122,38 +122,6 @@ impl Router {
             Delegate::Application(number) => {
                 let mut handler = self.applications.with(&mut self.files);
                 handler.start(context, connection, request, input, number)
-            }
-        }
-    }
-
-    /// Continues a request whose path a helper has looked up, or whose file it has read.
-    pub(super) fn resume_lookup(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-        input: &mut &[u8],
-        purpose: LookupFor,
-        looked_up: LookedUp,
-    ) -> Next {
-        match purpose {
-            LookupFor::File => {
-                let (files, looked_up) = (&mut self.files, Some(looked_up));
-                let Break(next) = files.answer(context, connection, request, input, looked_up);
-                next
-            }
-            LookupFor::Program(part) => {
-                let looked_up = Some((part, looked_up));
-                self.route(context, connection, request, input, looked_up)
-            }
-            LookupFor::Application(progress) => {
-                let mut turn = Turn {
-                    files: &mut self.files,
-                    context,
-                    connection,
-                };
-                self.applications
-                    .resume_after_file(&mut turn, request, *progress, looked_up)
             }
         }
     }

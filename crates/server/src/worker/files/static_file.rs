@@ -122,12 +122,13 @@ impl StaticFiles {
         if let Some(entry) = self.find(context, root, path) {
             return Continue((request, entry.into()));
         }
-        let waiter = connection.waiter(&request);
-        let submitted = match self.lookup.is_known(root, path) {
-            true => context.pool.submit_lookup(root, path, waiter),
-            false => context.pool.submit_first_lookup(root, path, waiter),
+        let pool = &mut context.pool;
+        let mode = match self.lookup.is_known(root, path) {
+            true => pool.mode(),
+            false => pool.first_mode(root),
         };
-        Break(match submitted {
+        let waiter = connection.waiter(&request);
+        Break(match pool.submit_lookup_for(root, path, mode, waiter) {
             Ok(()) => context.wait_for_helper(connection, request, |request| {
                 Phase::AwaitLookup(request, LookupFor::File)
             }),
