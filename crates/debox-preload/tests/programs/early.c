@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static void first(void) { getppid(); }
+static void first(void) {
+    getppid();
+}
 __attribute__((section(".preinit_array"), used)) static void (*const early)(void) = first;
 
 int main(void) {
