@@ -67,5 +67,6 @@ int main(int count, char **arguments) {
     if (!out) return 1;
     for (unsigned long at = 0; at < high - low; at++)
         if (seen[at]) fprintf(out, "%lu\n", at);
+    free(seen);
     return fclose(out) ? 1 : 0;
 }

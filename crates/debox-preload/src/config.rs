@@ -15,7 +15,7 @@
 //! environment. Errors in them are not printed on the program's streams: they are in the file, as
 //! the text of the policy.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::os::unix::ffi::OsStringExt;
 
 use headway_debox::Limits;
@@ -51,7 +51,22 @@ pub struct Config {
 /// The configuration; `None` if nothing is recorded.
 pub fn config() -> Option<&'static Config> {
     static CONFIG: Published<Option<Config>> = Published::new();
+    if let Some(config) = CONFIG.get() {
+        return config.as_ref();
+    }
+    if !has_environment() {
+        return None;
+    }
     CONFIG.get_or_publish(read).as_ref()
+}
+
+/// Whether libc has its environment, even an empty one. A sanitizer's runtime makes calls before that.
+fn has_environment() -> bool {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: libc's own, which nothing else writes while the program is loaded.
+    unsafe { !environ.is_null() }
 }
 
 fn read() -> Option<Config> {

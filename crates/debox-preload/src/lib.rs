@@ -48,9 +48,9 @@ static LOADED: extern "C" fn() = loaded;
 extern "C" fn loaded() {
     headway_debox_hook::prepare();
     headway_debox_hook::thread::create_thread_end_key::<Thread>();
-    // The main thread begins now, so that its first call is not the one that pays.
-    let traced = headway_debox_hook::thread::with_tracer::<Thread, ()>(|_| ()).is_some();
-    if !traced {
+    // The main thread begins now, so that its first call is not the one that pays. Calls before libc had
+    // its environment left it off.
+    if !headway_debox_hook::thread::switch_on::<Thread>() {
         headway_debox_hook::make_jumps_direct();
     }
 }

@@ -101,7 +101,10 @@ unsafe impl Tracer for Thread {
         if headway_debox::is_confined() || process::is_clockless() {
             return null_mut();
         }
-        let (Some(config), Some(writer)) = (config(), process::writer()) else {
+        let Some(config) = config() else {
+            return null_mut();
+        };
+        let Some(writer) = process::writer() else {
             return null_mut();
         };
         let pages = if old.is_null() {

@@ -80,6 +80,17 @@ fn every_call_is_counted_once_when_a_program_makes_known_numbers() {
     assert_eq!(process.losses.calls_without_site, 0);
 }
 
+#[test]
+fn program_is_recorded_when_its_first_call_comes_before_libc_has_the_environment() {
+    let bench = Bench::new();
+    let program = bench.compile("early", &[]);
+    let output = bench.traced(&program).output().expect("it runs");
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+    let processes = bench.processes(&program);
+    assert_eq!(processes.len(), 1);
+    assert_eq!(calls(&processes[0], "getppid"), (3, 0));
+}
+
 /// Needs: root: changes its root directory
 #[test]
 fn child_is_named_in_its_parents_file_when_it_cannot_create_one() {

@@ -164,3 +164,13 @@ fn busy_entry_is_used_while_a_helper_follows_a_new_link_to_the_root() {
     }
     assert_eq!(fixture.find(2200), None, "last used at 1100");
 }
+
+#[test]
+fn answer_about_an_earlier_root_is_only_for_the_requests_that_wait_for_it() {
+    let mut fixture = Fixture::new(AGES);
+    let earlier = fixture.lookup.roots.version(RootId(0)).wrapping_sub(1);
+    let answer = Answer::Failed(Failure::NotFound);
+    let entry = fixture.lookup.store((RootId(0), earlier), PATH, answer, 0);
+    assert_eq!(entry.root_version.get(), earlier);
+    assert!(!fixture.lookup.is_known(RootId(0), PATH));
+}

@@ -109,7 +109,7 @@ impl Drop for Stop<'_> {
 }
 
 /// Stops processes, and lets them go on when dropped.
-pub struct Stopped(Vec<i32>);
+pub struct Stopped(pub Vec<i32>);
 
 impl Stopped {
     pub fn stop(pids: Vec<i32>) -> Stopped {

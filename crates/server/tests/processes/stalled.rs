@@ -169,13 +169,13 @@ fn server_ends_while_a_process_of_any_kind_is_stopped() {
     for kind in KINDS {
         let (_root, mut server) = serve(&[], &["--drain-timeout", "100ms"]);
         let children = server.children("serve-");
-        let stopped = Stopped::stop(server.children(kind));
+        let mut stopped = Stopped::stop(server.children(kind));
         server.signal(Signal::TERM);
         assert!(server.wait().success(), "{kind}");
         wait_until("the end of all children", || {
             !children.iter().any(|pid| is_running(*pid))
         });
         // A number that another process has by now is not signalled.
-        std::mem::forget(stopped);
+        stopped.0.clear();
     }
 }
