@@ -94,7 +94,8 @@ struct Span {
     anything: bool,
 }
 
-/// Complete responses and body bytes of the measured part of the time.
+/// Complete responses and body bytes of the measured part of the time. A file from elsewhere may name any
+/// number of bytes, so they saturate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answered {
     responses: u64,
@@ -106,13 +107,17 @@ struct Answered {
 impl Answered {
     fn take(&mut self, row: &Row) {
         self.responses += u64::from(row.error == Outcome::Ok);
-        self.bytes += row.bytes;
+        self.bytes = self.bytes.saturating_add(row.bytes);
+    }
+
+    fn take_waited(&mut self, row: &Row) {
+        self.waited_bytes = self.waited_bytes.saturating_add(row.bytes);
     }
 
     fn merge(&mut self, other: &Answered) {
         self.responses += other.responses;
-        self.bytes += other.bytes;
-        self.waited_bytes += other.waited_bytes;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.waited_bytes = self.waited_bytes.saturating_add(other.waited_bytes);
     }
 }
 
@@ -252,7 +257,7 @@ impl Analyzer {
             self.within.take(row);
         }
         if !row.warmup && was_waited_for(row) {
-            self.answered.waited_bytes += row.bytes;
+            self.answered.take_waited(row);
         } else if !row.warmup {
             self.answered.take(row);
         }
@@ -295,7 +300,7 @@ impl Analyzer {
     /// the same time.
     pub fn merge(&mut self, other: &Analyzer) {
         self.counts.add(&other.counts);
-        self.rows_dropped += other.rows_dropped;
+        self.rows_dropped = self.rows_dropped.saturating_add(other.rows_dropped);
         add_all(&mut self.outcomes, &other.outcomes);
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
@@ -404,10 +409,10 @@ impl Analyzer {
             .zip(self.outcomes)
             .filter(|(outcome, _)| !outcome.has_latency())
             .map(|(_, requests)| requests);
-        let lost = self.counts.abandoned + self.rows_dropped;
+        let lost = self.counts.abandoned.saturating_add(self.rows_dropped);
         Untimed {
-            requests: untimed.sum::<u64>() + lost,
-            all: self.counts.requests + lost,
+            requests: untimed.sum::<u64>().saturating_add(lost),
+            all: self.counts.requests.saturating_add(lost),
         }
     }
 
