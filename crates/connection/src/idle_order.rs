@@ -63,6 +63,12 @@ impl IdleOrder {
         self.0[after as usize].before = before;
     }
 
+    /// When a slot entered, if it is in the list.
+    pub(crate) fn since_ms(&self, slot: usize) -> Option<u64> {
+        let link = self.0.get(slot + 1)?;
+        (link.before != ABSENT).then_some(link.since_ms)
+    }
+
     /// The slot that entered longest ago, and when.
     pub(crate) fn first(&self) -> Option<(usize, u64)> {
         let first = self.0[END as usize].after;

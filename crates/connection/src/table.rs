@@ -55,6 +55,11 @@ impl ConnectionTable {
         self.waiting.first()
     }
 
+    /// Since when the connection in a slot has waited for a request, if it does.
+    pub fn waiting_since_ms(&self, slot: usize) -> Option<u64> {
+        self.waiting.since_ms(slot)
+    }
+
     /// The connection of a token, if it still exists.
     pub fn of_token(&self, token: Token) -> Option<&Connection> {
         self.slots.get(token).map(Box::as_ref)
@@ -138,6 +143,8 @@ mod tests {
         busy.header_partial = true;
         table.put_back(all[0], busy, 3);
         assert_eq!(table.longest_waiting(), Some((all[1], 1)));
+        assert_eq!(table.waiting_since_ms(all[1]), Some(1));
+        assert_eq!(table.waiting_since_ms(all[0]), None, "it has begun one");
         table.remove(all[1]);
         assert_eq!(table.longest_waiting(), Some((all[2], 2)));
     }

@@ -217,6 +217,7 @@ impl Worker {
                 (ToWorker::Helper { pid }, Some(socket)) => {
                     self.helpers.attach(context, socket, pid);
                 }
+                (ToWorker::Helper { .. }, None) => self.helpers.lost(context),
                 (ToWorker::Spawner { pid }, Some(socket)) => {
                     gateway.attach_spawner(context, socket, pid);
                 }
@@ -233,8 +234,7 @@ impl Worker {
                 (ToWorker::Log | ToWorker::Spawner { .. }, None) => {
                     return Err(WorkerError::SocketLost);
                 }
-                // No other message is sent after the start. A helper whose socket was lost is
-                // requested again.
+                // No other message is sent after the start.
                 _ => {}
             }
         }

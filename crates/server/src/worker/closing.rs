@@ -3,12 +3,13 @@
 
 use std::os::fd::AsFd;
 
-use headway_connection::Phase;
+use headway_connection::{Connection, Phase};
 use headway_metrics::calls::Call;
 use rustix::net::Shutdown;
 
-use super::Worker;
 use super::acceptor::Acceptor;
+use super::receiving::LINGER_TIMEOUT_MS;
+use super::{Disposition, Worker};
 
 /// Idle connections that close when descriptors run out: the reserve takes the first ones, new
 /// connections get the others.
@@ -35,32 +36,65 @@ impl Worker {
     /// Closes idle connections, and the others after their response: the worker ends.
     fn close_idle_connections(&mut self) {
         for slot in self.context.connections.occupied() {
-            let Some(connection) = self.context.connections.get(slot) else {
-                continue;
-            };
-            let is_head = matches!(connection.phase, Phase::AwaitHead);
-            let silent = is_head && connection.rx_buffer.is_empty();
-            match (silent, connection.requests) {
-                (false, _) => connection.keep_alive = false,
-                // The first request may be on its way.
-                (true, 0) => {
-                    let deadline_ms = self.context.now_ms + FIRST_REQUEST_MS;
-                    self.context.deadlines.set(slot, deadline_ms);
+            let since_ms = self.context.connections.waiting_since_ms(slot);
+            self.with_connection(slot, |worker, connection| match since_ms {
+                Some(since_ms) => worker.end_silent(connection, since_ms),
+                None => {
+                    connection.keep_alive = false;
+                    Disposition::Keep
                 }
-                (true, _) => self.close(slot),
+            });
+        }
+    }
+
+    /// Ends a connection that has waited for a request since `since_ms`, while draining.
+    fn end_silent(&mut self, connection: &mut Connection, since_ms: u64) -> Disposition {
+        if let Some(disposition) = self.receive_late(connection) {
+            return disposition;
+        }
+        let context = &mut self.context;
+        if connection.requests == 0 {
+            // The first request may be on its way.
+            context.set_timeout(connection, FIRST_REQUEST_MS);
+            return Disposition::Keep;
+        }
+        // The client may still be reading the last response while it sends its next request.
+        let is_recent = context.now_ms < since_ms + LINGER_TIMEOUT_MS;
+        context.linger_close(connection, is_recent)
+    }
+
+    /// Receives from a connection that is about to close because it is silent. A request that has
+    /// arrived meanwhile is answered: closing with unread input would also destroy the response before it
+    /// (RFC 9112, 9.6). Returns `None` if the connection is still silent.
+    pub(super) fn receive_late(&mut self, connection: &mut Connection) -> Option<Disposition> {
+        let answered = connection.requests;
+        let disposition = self.receive(connection);
+        let is_silent = connection.waits_for_request() && connection.requests == answered;
+        let is_open = disposition == Disposition::Keep;
+        (!is_silent || !is_open).then_some(disposition)
+    }
+
+    /// Closes the connection that has been silent longest. Returns `false` if none may be closed.
+    fn close_longest_silent(&mut self) -> bool {
+        while let Some(slot) = Acceptor::evictable(&self.context) {
+            self.with_connection(slot, |worker, connection| {
+                let late = worker.receive_late(connection);
+                late.unwrap_or(Disposition::Close)
+            });
+            if self.context.connections.get(slot).is_none() {
+                return true;
             }
         }
+        false
     }
 
     /// Closes the longest idle connection if the last accepted one is over the limit.
     pub(super) fn close_over_limit(&mut self) {
         let context = &self.context;
-        if context.connections.count() <= context.config.max_connections as usize {
-            return;
-        }
-        if let Some(slot) = Acceptor::evictable(context) {
+        if context.connections.count() > context.config.max_connections as usize
+            && self.close_longest_silent()
+        {
             self.context.counters.connections_evicted_limit += 1;
-            self.close(slot);
         }
     }
 
@@ -68,11 +102,10 @@ impl Worker {
     /// there were any.
     pub(super) fn close_for_descriptors(&mut self) {
         for _ in 0..EVICTED_PER_PAUSE {
-            let Some(slot) = Acceptor::evictable(&self.context) else {
+            if !self.close_longest_silent() {
                 return;
-            };
+            }
             self.context.counters.connections_evicted_descriptors += 1;
-            self.close(slot);
             self.acceptor.listeners.end_pause(self.context.now_ms);
         }
     }

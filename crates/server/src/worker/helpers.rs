@@ -20,6 +20,9 @@ pub(super) const RING_SLOT: u32 = u32::MAX;
 /// Requested helpers that have not arrived after this time are requested again.
 const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
 
+/// The same where the socket of a helper was lost, because descriptors have run out.
+const HELPER_LOST_PAUSE_MS: u64 = 100;
+
 /// The most rounds of jobs of the io_uring instance in one iteration.
 pub(super) const RING_PASSES_MAX: usize = 8;
 
@@ -28,8 +31,8 @@ pub(super) const RING_PASSES_MAX: usize = 8;
 pub(super) struct Helpers {
     /// Helpers requested that have not arrived.
     requested: usize,
-    /// When they were requested.
-    requested_ms: u64,
+    /// When the request is repeated.
+    repeat_ms: u64,
     abandoned_reported: u64,
     /// The vector of results of the last wakeup, whose memory is used again.
     pub results: Vec<Done>,
@@ -38,7 +41,15 @@ pub(super) struct Helpers {
 impl Helpers {
     /// When a request is repeated.
     pub(super) fn next_ms(&self) -> Option<u64> {
-        (self.requested > 0).then_some(self.requested_ms + HELPER_REQUEST_TIMEOUT_MS)
+        (self.requested > 0).then_some(self.repeat_ms)
+    }
+
+    /// A helper has arrived without its socket, because this process has no free descriptor. So
+    /// descriptors are freed, and the helper is soon requested again.
+    pub(super) fn lost(&mut self, context: &mut LoopContext) {
+        context.evict_idle = true;
+        context.evict_files = true;
+        self.repeat_ms = self.repeat_ms.min(context.now_ms + HELPER_LOST_PAUSE_MS);
     }
 
     /// A helper has arrived.
@@ -122,8 +133,11 @@ impl Helpers {
         let _ = context.tracer.call(Call::ControlSend, || {
             context.control.try_send(&message, &[])
         });
+        // One that was lost is not waited for longer because another one is requested.
+        if self.requested == 0 {
+            self.repeat_ms = context.now_ms + HELPER_REQUEST_TIMEOUT_MS;
+        }
         self.requested += count;
-        self.requested_ms = context.now_ms;
     }
 }
 

@@ -18,7 +18,7 @@ use super::context::LoopContext;
 use super::handler::Step;
 
 /// How long a lingering close waits for the client to read the last response.
-const LINGER_TIMEOUT_MS: u64 = 2_000;
+pub(super) const LINGER_TIMEOUT_MS: u64 = 2_000;
 /// The most input that a lingering close discards.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 

@@ -293,7 +293,11 @@ impl LoopContext {
     fn check_copy(&self, outgoing: &mut Outgoing, copy: &OpenFile) -> Option<SendProgress> {
         let (file, left) = (outgoing.file()?.clone(), outgoing.file_range()?);
         let Some(sent) = outgoing.sent_prefix.as_deref_mut() else {
-            return (!self.is_unchanged(&file)).then_some(SendProgress::Changed);
+            return match self.is_unchanged(&file) {
+                Ok(true) => None,
+                Ok(false) => Some(SendProgress::Changed),
+                Err(failure) => Some(SendProgress::Unreadable(failure)),
+            };
         };
         if sent.end_check() {
             // A shorter copy: the file was truncated while it was compared.
@@ -344,12 +348,14 @@ impl LoopContext {
         }
     }
 
-    /// Whether bytes that were just read are of the version that was opened. False if the status of the
-    /// file cannot be read: then they may be of another one.
-    pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
-        self.tracer
-            .call(Call::Status, || file.unchanged())
-            .unwrap_or(false)
+    /// Whether bytes that were just read are of the version that was opened. Without a status they may be
+    /// of another one. What the file server has forgotten is looked up again, as a file that has changed.
+    pub(super) fn is_unchanged(&self, file: &OpenFile) -> Result<bool, Failure> {
+        let unchanged = self.tracer.call(Call::Status, || file.unchanged());
+        match unchanged.map_err(|error| Failure::of_read(&error)) {
+            Err(Failure::Stale) => Ok(false),
+            known => known,
+        }
     }
 
     /// Makes a request wait for a helper.

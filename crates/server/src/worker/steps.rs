@@ -159,6 +159,11 @@ impl Worker {
         self.context.deadlines.expire(now_ms, &mut expired);
         for slot in expired {
             self.with_connection(slot, |worker, connection| {
+                if connection.waits_for_request()
+                    && let Some(disposition) = worker.receive_late(connection)
+                {
+                    return disposition;
+                }
                 let next = worker.router.time_out(&mut worker.context, connection);
                 worker.advance(connection, next)
             });
@@ -170,7 +175,7 @@ impl Worker {
 impl Worker {
     /// Receives input and handles complete requests: once, or with `full_read` until there is
     /// nothing left to read or a request must wait.
-    fn receive(&mut self, connection: &mut Connection) -> Disposition {
+    pub(super) fn receive(&mut self, connection: &mut Connection) -> Disposition {
         let reads = match self.context.config.research.full_read {
             true => READS_PER_EVENT_MAX,
             false => 1,

@@ -3,9 +3,15 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
+use std::time::Duration;
+
+use headway_control::ToWorker;
 
 use super::tools::*;
 use crate::support::{Served, config};
+
+/// Attempts in some seconds.
+const TRIES_MAX: usize = 300;
 
 /// Clients that have had one response each, one after the other.
 fn idle_clients(served: &Served, count: usize) -> Vec<TcpStream> {
@@ -107,4 +113,27 @@ fn responses_close_their_connections_while_clients_wait_for_room() {
         let counters = served.snapshot().counters;
         assert_eq!(counters.connections_evicted_limit, 0, "{events}");
     }
+}
+
+#[test]
+fn idle_connections_close_when_the_socket_of_a_helper_was_lost() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let mut served = Served::start(config(root.path(), "idle-timeout = '10m'"));
+    let mut idle = idle_clients(&served, 1);
+    // Not before the connection has been silent for a while.
+    for _ in 0..TRIES_MAX {
+        // Its socket is lost where descriptors have run out.
+        served.order(&ToWorker::Helper { pid: 1 });
+        if served.snapshot().counters.connections_evicted_descriptors > 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(
+        served.snapshot().counters.connections_evicted_descriptors,
+        1
+    );
+    assert_eq!(read_to_close(&mut idle[0], 1), b"");
+    assert_eq!(served.get("/a").body, b"hello");
 }

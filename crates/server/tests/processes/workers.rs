@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use headway_test_support::is_running;
 use headway_test_support::server::{Server, kill, write};
@@ -182,7 +183,7 @@ fn status_is_answered_when_a_child_dies_during_the_request() {
     // read, which cannot be seen from here, so it is sent often.
     for _ in 0..50 {
         kill_process(Pid::from_raw(thread).unwrap(), Signal::CHILD).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(4));
+        std::thread::sleep(Duration::from_millis(4));
     }
     let host = format!("Host: {}\r\n\r\n", server.status);
     // A server that has closed refuses the rest; what it said is what counts.
@@ -230,4 +231,24 @@ fn short_response_is_sent_before_most_of_the_long_ones_requested_with_it() {
     server.wait_for("the log", |_| order().len() == LONG + 1);
     let before = order().iter().take_while(|is_short| !**is_short).count();
     assert!(before < LONG / 2, "{before} long responses came first");
+}
+
+#[test]
+fn request_is_answered_when_its_connection_was_to_close_for_a_new_one() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let arguments = ["--workers", "1", "--max-connections", "1"];
+    let server = Server::start(program(), root.path(), &arguments);
+    let mut idle = server.connect();
+    send_get(&mut idle, "/a");
+    assert_eq!(read_response(&mut idle).0, 200);
+    let worker = Stopped::stop(server.children("serve-worker"));
+    // Longer than a connection must have been silent to close for another one.
+    std::thread::sleep(Duration::from_millis(400));
+    let mut new = server.connect();
+    send_get(&mut new, "/a");
+    send_get(&mut idle, "/a");
+    drop(worker);
+    assert_eq!(read_response(&mut idle).0, 200, "its request was there");
+    assert_eq!(read_response(&mut new).0, 200);
 }

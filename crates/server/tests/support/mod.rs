@@ -166,6 +166,11 @@ impl Served {
         Response::parse(&response)
     }
 
+    /// Sends the worker an order of its master.
+    pub fn order(&self, order: &ToWorker) {
+        self.control.send(order, &[]).expect("order");
+    }
+
     /// Asks the worker for a snapshot.
     pub fn snapshot(&mut self) -> Snapshot {
         self.next += 1;

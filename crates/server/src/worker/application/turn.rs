@@ -211,7 +211,7 @@ impl Turn<'_> {
         }
         let whole = representation.file.open().ok_or(CacheMiss::Changed)?;
         if edit.is_none() {
-            return match self.context.is_unchanged(&whole) {
+            return match self.context.is_unchanged(&whole)? {
                 true => Ok(Piece::File(whole, 0..size)),
                 false => Err(CacheMiss::Changed),
             };

@@ -178,7 +178,7 @@ impl StaticFiles {
             return;
         };
         // The comparison must come after the copy: only then is it of the version that was opened.
-        if copy.meta().size != original.meta().size || !context.is_unchanged(&original) {
+        if copy.meta().size != original.meta().size || context.is_unchanged(&original) != Ok(true) {
             return;
         }
         self.store_copy(context, &entry, &representation, copy);

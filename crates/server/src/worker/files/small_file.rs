@@ -36,6 +36,12 @@ impl From<&std::io::Error> for CacheMiss {
     }
 }
 
+impl From<Failure> for CacheMiss {
+    fn from(failure: Failure) -> CacheMiss {
+        CacheMiss::Unreadable(failure)
+    }
+}
+
 /// Counts a response that need not be built.
 pub(super) fn count_hit(context: &mut LoopContext, content: &CachedResponse) {
     match content.stored.is_some() {
@@ -170,7 +176,7 @@ impl StaticFiles {
         length: u64,
         file: &OpenFile,
     ) -> Result<(), CacheMiss> {
-        match length == file.meta().size && context.is_unchanged(file) {
+        match length == file.meta().size && context.is_unchanged(file)? {
             true => Ok(()),
             false => Err(CacheMiss::Changed),
         }

@@ -230,15 +230,18 @@ impl StaticFiles {
         } else if let Some(response) = self.cached_response(context, entry, &representation) {
             ContentSource::Cached(response)
         } else {
-            match representation.file.open() {
-                Some(file) if context.is_unchanged(&file) => {
-                    if was_used {
-                        self.request_copy(context, entry, &representation, &file, false);
-                    }
-                    ContentSource::File(file)
-                }
-                _ => return Continue(request),
+            let Some(file) = representation.file.open() else {
+                return Continue(request);
+            };
+            match context.is_unchanged(&file) {
+                Ok(true) => {}
+                Ok(false) => return Continue(request),
+                Err(failure) => return Break(context.send_failure(connection, request, failure)),
             }
+            if was_used {
+                self.request_copy(context, entry, &representation, &file, false);
+            }
+            ContentSource::File(file)
         };
         // Set only now: the cached response serves all requests, so it must not contain these
         // headers.
