@@ -111,11 +111,11 @@ impl LogProcess {
                 .map(|control| PollFd::new(control, PollFlags::IN)),
         );
         // One second is short enough for reports of drops and for the deadline.
-        let timeout = Timespec {
+        let timeout = (self.dropped > 0 || self.end.is_some()).then_some(Timespec {
             tv_sec: 1,
             tv_nsec: 0,
-        };
-        match poll(&mut polled, Some(&timeout)) {
+        });
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(LogError::Poll(error)),
         }

@@ -52,6 +52,32 @@ pub fn real_time() -> io::Result<()> {
     }
 }
 
+/// The calls that wait for events on descriptors.
+const EVENT_WAITS: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_io_uring_enter,
+];
+
+/// Whether the main thread of a process waits for events now (proc_pid_syscall(5)). A stopped process
+/// may seem to. `false` if this process may not look at the other one.
+pub fn waits_for_events(pid: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call
+        .split(' ')
+        .next()
+        .and_then(|number| number.parse().ok());
+    number.is_some_and(|number| EVENT_WAITS.contains(&number))
+}
+
 fn die_with_core() -> ! {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

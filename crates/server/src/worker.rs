@@ -48,6 +48,7 @@ use acceptor::{Acceptor, Batch};
 use context::LoopContext;
 use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
+use memory::HeapReserve;
 use router::Router;
 use snapshot::snapshot;
 use start::setup;
@@ -69,13 +70,16 @@ struct Worker {
     acceptor: Acceptor,
     router: Router,
     helpers: Helpers,
+    heap: HeapReserve,
 }
 
 /// The loop.
 impl Worker {
     fn run(&mut self) -> Result<(), WorkerError> {
         let maps = self.context.sender.maps_files();
-        if let Err(error) = memory::reserve_and_lock(self.context.config.memory_bytes(), maps) {
+        let (heap, locked) = memory::reserve_and_lock(self.context.config.memory_bytes(), maps);
+        self.heap = heap;
+        if let Err(error) = locked {
             self.context.notice(error);
         }
         // From here on nothing may block. Reserving memory may, because no client is served yet.
@@ -87,6 +91,7 @@ impl Worker {
             "cannot give up capabilities",
             drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
         )?;
+        self.heap.start_thread();
         self.context.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
         self.maintain();
@@ -112,6 +117,7 @@ impl Worker {
             self.run_queued();
             self.apply_settled();
             self.maintain();
+            self.heap.maintain(&self.context.tracer, ready.len());
         }
         // Also log requests aborted by the drain deadline.
         for slot in self.context.connections.occupied() {

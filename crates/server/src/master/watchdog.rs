@@ -1,9 +1,9 @@
 //! The watchdog: replaces a worker that makes no progress, because it is stopped, spins or blocks.
 //!
-//! The master asks each worker for a sign of progress, at a quarter of `worker-timeout`. A worker
-//! that idles wakes up and answers; one that works answers in its next iteration. Checks are
-//! counted and not the time, so that a pause of the whole machine or of the master is one missed
-//! check and not the end of every worker.
+//! The master looks at each worker at a quarter of `worker-timeout`. One that waits for events is well,
+//! and is not woken up. Any other is asked for a sign of progress, and answers in its next iteration.
+//! Checks are counted and not the time, so that a pause of the whole machine or of the master is one
+//! missed check and not the end of every worker.
 //!
 //! A worker that has missed all checks gets SIGABRT, which leaves a core file where these are
 //! enabled, and SIGCONT, without which a stopped process would not handle it. A process in the
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use headway_config::Config;
 use headway_control::ToWorker;
+use headway_os::process::waits_for_events;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::worker::WorkerSlot;
@@ -117,11 +118,15 @@ impl Master {
                 self.worker_ended(number, "killed");
                 continue;
             }
-            match if is_due {
-                running.progress.check()
-            } else {
-                Check::Wait
-            } {
+            let check = match is_due {
+                true if is_idle(running.child.id()) => {
+                    running.progress.seen();
+                    Check::Wait
+                }
+                true => running.progress.check(),
+                false => Check::Wait,
+            };
+            match check {
                 Check::Wait => {}
                 Check::Ping => self.send(number, ToWorker::Ping, Vec::new()),
                 Check::Replace => self.abort_worker(number, now),
@@ -149,6 +154,11 @@ impl Master {
             }
         }
     }
+}
+
+/// Whether a worker sleeps in the wait of its loop. A stopped one does not sleep.
+fn is_idle(id: u32) -> bool {
+    waits_for_events(id) && process_state(id) == "sleeping"
 }
 
 /// What a process does (proc_pid_stat(5)).

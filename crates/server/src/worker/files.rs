@@ -27,7 +27,9 @@ use content_store::ContentStore;
 const FILES_EVICTED_PER_PAUSE: usize = 64;
 
 /// How often cached files are searched for deleted ones, which occupy the disk while they are open.
+/// Without requests the time doubles with each search, up to the second value.
 const DELETED_SEARCH_MS: u64 = 5_000;
+const DELETED_SEARCH_IDLE_MS: u64 = 60_000;
 /// How many of them are looked at in one iteration, and the time to the next part of a search. A look
 /// takes half a microsecond.
 const DELETED_SEARCH_BATCH: usize = 256;
@@ -38,6 +40,7 @@ pub(super) struct StaticFiles {
     pub lookup: Lookup,
     /// When the search for deleted files goes on.
     deleted_search_ms: u64,
+    search_interval: SearchInterval,
     response_cache: ResponseCache,
     store: ContentStore,
     /// The socket of the process that pins small files for all workers, if there is one.
@@ -51,6 +54,7 @@ impl StaticFiles {
         Self {
             lookup,
             deleted_search_ms: u64::MAX,
+            search_interval: SearchInterval::default(),
             response_cache: ResponseCache::new(config.response_cache_max_bytes),
             store: ContentStore::new(config),
             pinner,
@@ -66,6 +70,7 @@ impl StaticFiles {
         root: RootId,
         path: &[u8],
     ) -> Option<Rc<Entry>> {
+        self.search_interval.is_used = true;
         let found = self.lookup.find(root, path, context.lookup_context())?;
         if found.refresh {
             // If the queue is full, the next request asks again.
@@ -77,6 +82,9 @@ impl StaticFiles {
     /// Searches for cached files that have been deleted. Runs once per iteration.
     pub(super) fn maintain(&mut self, context: &LoopContext) {
         let now_ms = context.now_ms;
+        if self.search_interval.ends_idle() {
+            self.deleted_search_ms = self.deleted_search_ms.min(now_ms + DELETED_SEARCH_MS);
+        }
         if !self.lookup.has_open_files() {
             self.deleted_search_ms = u64::MAX;
         } else if self.deleted_search_ms == u64::MAX {
@@ -84,7 +92,7 @@ impl StaticFiles {
         } else if now_ms >= self.deleted_search_ms {
             let tracer = &context.tracer;
             let pause_ms = match self.lookup.forget_deleted(DELETED_SEARCH_BATCH, tracer) {
-                true => DELETED_SEARCH_MS,
+                true => self.search_interval.next_ms(),
                 false => DELETED_SEARCH_PAUSE_MS,
             };
             self.deleted_search_ms = now_ms + pause_ms;
@@ -147,5 +155,59 @@ impl StaticFiles {
     /// Closes some cached files, because descriptors have run out.
     pub(super) fn evict(&mut self) {
         self.lookup.free_descriptors(FILES_EVICTED_PER_PAUSE);
+    }
+}
+
+/// The time between two searches for deleted files.
+struct SearchInterval {
+    ms: u64,
+    /// Whether there were requests since the last search.
+    is_used: bool,
+}
+
+impl Default for SearchInterval {
+    fn default() -> Self {
+        Self {
+            ms: DELETED_SEARCH_MS,
+            is_used: false,
+        }
+    }
+}
+
+impl SearchInterval {
+    /// Whether there are requests again, so that the next search is due earlier.
+    fn ends_idle(&mut self) -> bool {
+        let ends = self.is_used && self.ms > DELETED_SEARCH_MS;
+        if ends {
+            self.ms = DELETED_SEARCH_MS;
+        }
+        ends
+    }
+
+    /// The time from this search to the next one.
+    fn next_ms(&mut self) -> u64 {
+        self.ms = match std::mem::take(&mut self.is_used) {
+            true => DELETED_SEARCH_MS,
+            false => (2 * self.ms).min(DELETED_SEARCH_IDLE_MS),
+        };
+        self.ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_become_rare_without_requests_and_frequent_with_the_next_one() {
+        let mut interval = SearchInterval::default();
+        interval.is_used = true;
+        assert_eq!(interval.next_ms(), 5_000);
+        let idle = [(); 5].map(|()| interval.next_ms());
+        assert_eq!(idle, [10_000, 20_000, 40_000, 60_000, 60_000]);
+        assert!(!interval.ends_idle());
+        interval.is_used = true;
+        assert!(interval.ends_idle() && !interval.ends_idle());
+        assert_eq!(interval.next_ms(), 5_000);
     }
 }

@@ -29,6 +29,7 @@ use super::gateway::Gateway;
 use super::helpers::Helpers;
 use super::listings::Listings;
 use super::log::Log;
+use super::memory::HeapReserve;
 use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
@@ -130,6 +131,7 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
             applications: resources.applications,
         },
         helpers: Helpers::default(),
+        heap: HeapReserve::default(),
         context: LoopContext::new(config, control, opened),
     }
 }

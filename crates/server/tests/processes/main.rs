@@ -8,6 +8,7 @@ mod disk;
 mod forbidden;
 mod groups;
 mod helpers;
+mod idle;
 mod pinner;
 mod memory;
 mod overlay;
