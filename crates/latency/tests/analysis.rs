@@ -587,31 +587,3 @@ fn percentiles_are_withheld_when_rows_were_dropped() {
     assert_eq!(with(1), (false, false));
     assert_eq!(with(5), (true, false));
 }
-
-#[test]
-fn sums_have_a_largest_value_when_a_file_names_numbers_that_cannot_be_added() {
-    let mut description = description();
-    description.rows_dropped = u64::MAX;
-    let mut analyzer = Analyzer::new(&description);
-    for error in [
-        Outcome::Ok,
-        Outcome::Ok,
-        Outcome::TimedOut,
-        Outcome::TimedOut,
-    ] {
-        analyzer.push(&Row {
-            bytes: u64::MAX,
-            error,
-            ..rows(1)[0]
-        });
-    }
-    let other = analyzer.clone();
-    analyzer.merge(&other);
-    let found = analyzer.finish();
-    assert!(found.withheld);
-    assert_eq!(found.counts.requests, 8);
-    assert_eq!(
-        found.throughput_bytes_per_s,
-        u64::MAX as f64 / found.duration_s
-    );
-}

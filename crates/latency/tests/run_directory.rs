@@ -2,7 +2,9 @@
 
 use crate::support;
 use headway_latency::run::{Kind, Point, ProfileInfo, write_description};
-use headway_latency::{OpenError, Row, Run, RunDescription, RunWriter, WriteError};
+use headway_latency::{
+    Analyzer, OpenError, Outcome, Row, Run, RunDescription, RunWriter, WriteError,
+};
 use std::fs;
 use std::process::Command;
 use support::{description, finished, rows};
@@ -378,4 +380,32 @@ fn finished_points_are_listed_when_a_profile_is_opened() {
     let run = Run::open(directory.path()).expect("a profile");
     assert_eq!(run.points().expect("points").len(), 1);
     assert!(read(&run).expect("no rows of its own").is_empty());
+}
+
+#[test]
+fn sums_have_a_largest_value_when_a_file_names_numbers_that_cannot_be_added() {
+    let mut description = description();
+    description.rows_dropped = u64::MAX;
+    let mut analyzer = Analyzer::new(&description);
+    for error in [
+        Outcome::Ok,
+        Outcome::Ok,
+        Outcome::TimedOut,
+        Outcome::TimedOut,
+    ] {
+        analyzer.push(&Row {
+            bytes: u64::MAX,
+            error,
+            ..rows(1)[0]
+        });
+    }
+    let other = analyzer.clone();
+    analyzer.merge(&other);
+    let found = analyzer.finish();
+    assert!(found.withheld);
+    assert_eq!(found.counts.requests, 8);
+    assert_eq!(
+        found.throughput_bytes_per_s,
+        u64::MAX as f64 / found.duration_s
+    );
 }

@@ -3,6 +3,8 @@
 //! Each request counts in the step in which it was due. A stall then appears as a triangle of
 //! requests that wait for its end, not as one spike when they are all answered.
 
+use std::collections::BTreeMap;
+
 use headway_latency::{OpenError, Row};
 
 use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
@@ -71,7 +73,8 @@ pub(crate) fn svg(subjects: &[Subject], shaded: Option<&Shaded>) -> Result<Strin
 }
 
 fn course(subject: &Subject, step_s: f64) -> Result<Latencies<'_>, OpenError> {
-    let mut steps: Vec<Vec<f64>> = Vec::new();
+    // Only those which have requests: one of a damaged run may be due in a hundred years.
+    let mut steps: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     let Some(chosen) = subject.chosen() else {
         return Ok(Latencies {
             subject,
@@ -87,22 +90,19 @@ fn course(subject: &Subject, step_s: f64) -> Result<Latencies<'_>, OpenError> {
             return;
         }
         let at_s = row.intended_ns.saturating_sub(start_ns) as f64 / 1e9;
-        let index = (at_s / step_s) as usize;
-        if index >= steps.len() {
-            steps.resize_with(index + 1, Vec::new);
-        }
-        steps[index].push(row.response_ns() as f64 / 1e3);
+        let step = steps.entry((at_s / step_s) as u64).or_default();
+        step.push(row.response_ns() as f64 / 1e3);
     };
     for batch in chosen.rows()? {
         batch?.iter().for_each(&mut take);
     }
-    let figures = |(index, mut latencies): (usize, Vec<f64>)| {
+    let figures = |(index, mut latencies): (u64, Vec<f64>)| {
         latencies.sort_by(f64::total_cmp);
         let max = *latencies.last()?;
         let median = latencies[(latencies.len() - 1) / 2];
         Some(((index as f64 + 0.5) * step_s, median, max))
     };
-    let steps = steps.into_iter().enumerate().filter_map(figures).collect();
+    let steps = steps.into_iter().filter_map(figures).collect();
     Ok(Latencies { subject, steps })
 }
 

@@ -4,7 +4,7 @@
 use crate::support;
 use headway_latency::row::Outcome;
 use headway_latency::run::{
-    ClientBound, Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict,
+    ClientBound, Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict, Window,
 };
 use headway_report::Report;
 use std::fs;
@@ -532,4 +532,22 @@ fn blocked_calls_are_shown_beside_slow_requests() {
         example("plain", Behaviour::Blocking).write_load(directory, 200.0);
     });
     assert!(!untraced.html().contains("id=\"blocked\""));
+}
+
+#[test]
+fn chart_over_time_is_drawn_when_a_request_was_due_long_after_the_run() {
+    let one = example("one", Behaviour::Steady);
+    let mut rows = one.rows(300.0);
+    let last = rows.last_mut().expect("requests");
+    last.intended_ns = u64::MAX;
+    last.warmup = false;
+    let mut description = one.description(300.0);
+    description.load.measured = Some(Window {
+        start_ns: 0,
+        end_ns: 30_000_000_000,
+    });
+    let runs = Runs::new().with("far", |path| write_rows(path, &description, &rows));
+    let report = Report::read(&runs.paths).expect("a run");
+    let svg = report.over_time_svg(None).expect("its requests");
+    assert!(svg.trim_end().ends_with("</svg>"));
 }
