@@ -78,9 +78,9 @@ table! {
         revalidate: Millis, Files, "1s", "\"5s\"";
         /// How much longer a busy cached file is used while its check waits for the file system.
         ///
-        /// Busy is what was requested within the last `revalidate` too. A helper checks meanwhile,
-        /// so requests do not wait for a remote file system, or for a disk that stalls or fails. 0
-        /// makes each request wait for the check.
+        /// Busy is what was requested within the last `revalidate` too, even if that request waits
+        /// for the check. A helper checks meanwhile, so requests do not wait for a remote file
+        /// system, or for a disk that stalls or fails. 0 makes each request wait for the check.
         stale_while_revalidate: Millis, Files, "60s", "\"0s\"";
         /// How larger files are sent: copy or sendfile.
         ///

@@ -21,6 +21,9 @@ use crate::site::Site;
 /// A server that owes something to a client which reads fast has sent it after this time.
 const WAIT_MAX_NS: u64 = 20_000_000_000;
 
+/// How long a helper may take for a lookup.
+const LOOKUP_NS: u64 = 1_000_000_000;
+
 /// What clients share.
 pub struct Surroundings<'w> {
     pub kernel: &'w Kernel,
@@ -185,6 +188,7 @@ impl Client {
             if self.pending.is_empty() {
                 self.owed_since_ns = clock::now_ns();
             }
+            around.model.note_request(&planned);
             self.pending.push_back(planned);
             if around.random.below(2) == 0 {
                 break;
@@ -295,6 +299,7 @@ impl Client {
                 .model
                 .check(planned, (head, content, true), around.site, excuses)
                 .map_err(|reason| self.describe(&reason, planned))?;
+            around.model.note_reply(planned);
             // An error can also come before the end of the request.
             if !self.must_end && planned.is_last && !head.closes() {
                 return Err(self.describe("the connection should be closed", planned));
@@ -347,6 +352,12 @@ impl Client {
                     .map_err(|reason| self.describe(&format!("it ended early: {reason}"), planned))
             }
             _ if is_explained => Ok(()),
+            // A header whose beginning is sent says of which version it is.
+            (None, Some(planned))
+                if !self.received.is_empty() && around.model.is_rewritten(planned, around.site) =>
+            {
+                Ok(())
+            }
             (None, Some(planned)) => Err(self.describe("it ended without a reply", planned)),
             _ => Err(format!(
                 "connection {:?} was closed for no reason",
@@ -382,10 +393,11 @@ impl Client {
         // Some timeouts are renewed by each byte, and others are not.
         let quiet_ns = now
             .saturating_sub(self.quiet_since_ns)
-            .max(end_ns.saturating_sub(fate.active_ns));
+            .max(end_ns.saturating_sub(fate.idle_since_ns));
         Excuses {
             disk_failed: within(&state.disk_failed_ns),
             exhausted: is_evicted || within(&state.exhausted_ns),
+            lookup_waited: state.lookup_waited_ns + LOOKUP_NS >= begun_ns,
             // Where the machine stood still the reply itself may have ended the silence.
             timed_out: is_slow
                 || quiet_ns + 300_000_000 >= around.timeout_ns

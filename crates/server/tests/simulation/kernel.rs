@@ -54,6 +54,8 @@ pub struct ConnectionFate {
     pub is_broken: bool,
     /// When the server last moved bytes, or accepted it; 0 before.
     pub active_ns: u64,
+    /// Since when it is idle for the server, which reads its clock once in an iteration.
+    pub idle_since_ns: u64,
     /// When the server closed its socket; 0 before.
     pub closed_ns: u64,
     /// It closed with input unread. TCP then sends a reset, which destroys what the client has not
@@ -84,8 +86,11 @@ pub struct State {
     /// The wait in which the worker is, and the result of the last one.
     pub wait: Option<wait::Wait>,
     wait_result: i64,
-    /// Waits that have ended.
+    /// Waits that have ended, and when the last one has.
     pub waits: u64,
+    pub iteration_ns: u64,
+    /// When a lookup of the worker last could not be answered from memory.
+    pub lookup_waited_ns: u64,
     /// The worker has sent a message to its master or a helper, or has left one.
     pub has_messages: bool,
     /// The link to the second root is new: following it writes its access time.
@@ -169,6 +174,8 @@ impl Kernel {
             wait: None,
             wait_result: 0,
             waits: 0,
+            iteration_ns: 0,
+            lookup_waited_ns: 0,
             has_messages: false,
             is_link_new: false,
             costs: costs::Costs::default(),
@@ -260,6 +267,10 @@ impl State {
             Role::Worker => -1,
             Role::Helper(index) => index as i64,
         };
+        let would_wait = number == libc::SYS_openat2 && result == -i64::from(libc::EAGAIN);
+        if role == Role::Worker && would_wait {
+            self.lookup_waited_ns = clock::now_ns();
+        }
         // Pointers are elsewhere in every run.
         let first = i32::try_from(arguments[0]).unwrap_or(-1);
         let now = clock::now_ns() as i64;

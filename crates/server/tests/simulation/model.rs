@@ -21,11 +21,16 @@ const FOLLOW_NS: u64 = 1_000_000_000;
 /// For how long a known answer is used when a helper cannot look again (`stale-while-revalidate`).
 const STALE_NS: u64 = 60_000_000_000;
 
+/// How long before another one a request may begin that makes its file busy.
+const BUSY_NS: u64 = 5_000_000_000;
+
 /// What faults explain, at the time of a reply.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Excuses {
     pub disk_failed: bool,
     pub exhausted: bool,
+    /// A lookup has had to wait for a helper.
+    pub lookup_waited: bool,
     /// The exchange took longer than the shortest timeout.
     pub timed_out: bool,
     /// A fault has broken the connection.
@@ -46,6 +51,15 @@ pub struct Model {
     tags: BTreeMap<(String, usize), String>,
     /// Whose tag it is.
     owners: BTreeMap<String, (String, usize)>,
+    /// Requests of files, which make their files busy.
+    requests: Vec<FileRequest>,
+}
+
+/// When a path was requested, and when the reply was there.
+struct FileRequest {
+    path: String,
+    begun_ns: u64,
+    done_ns: Option<u64>,
 }
 
 /// The reply that one version of a file explains.
@@ -67,7 +81,53 @@ impl Model {
             stale_ns: revalidate_ms * 1_000_000 + slack_ns,
             tags: BTreeMap::new(),
             owners: BTreeMap::new(),
+            requests: Vec::new(),
         }
+    }
+
+    /// A client begins to send this request.
+    pub fn note_request(&mut self, planned: &Planned) {
+        if let Subject::File(path) = &planned.subject {
+            self.requests.push(FileRequest {
+                path: path.clone(),
+                begun_ns: planned.begun_ns,
+                done_ns: None,
+            });
+        }
+    }
+
+    /// A client has got the reply to this request.
+    pub fn note_reply(&mut self, planned: &Planned) {
+        let is_it = |one: &&mut FileRequest| one.is_of(planned) && one.begun_ns == planned.begun_ns;
+        if let Some(request) = self.requests.iter_mut().find(is_it) {
+            request.done_ns = Some(clock::now_ns());
+        }
+    }
+
+    /// Whether the file of a request was rewritten in place since.
+    pub fn is_rewritten(&self, planned: &Planned, site: &Site) -> bool {
+        let Subject::File(path) = &planned.subject else {
+            return false;
+        };
+        let compressed = planned.accepts_gzip.then(|| format!("{path}.gz"));
+        let paths = [Some(path), compressed.as_ref()].into_iter().flatten();
+        paths
+            .flat_map(|path| site.versions(path))
+            .any(|one| one.is_rewritten && one.until_ns >= planned.begun_ns)
+    }
+
+    /// Whether another request makes the file of this one busy: it waits for a lookup, which may find
+    /// that the file changed long ago. Meanwhile this one gets the last version.
+    fn is_busy(&self, planned: &Planned) -> bool {
+        let since = planned.begun_ns.saturating_sub(BUSY_NS);
+        let requests = self.requests.iter().filter(|one| {
+            one.is_of(planned)
+                && one.begun_ns >= since
+                && one
+                    .done_ns
+                    .is_none_or(|done_ns| done_ns >= planned.begun_ns)
+        });
+        requests.count() > 1
     }
 
     /// A tag of this path that was seen, with its version.
@@ -202,7 +262,8 @@ impl Model {
 
     /// What was replaced before this time may not be answered.
     fn since_ns(&self, planned: &Planned, site: &Site, excuses: Excuses) -> u64 {
-        let stale_ns = match excuses.disk_failed || excuses.exhausted {
+        let is_checked = excuses.lookup_waited && self.is_busy(planned);
+        let stale_ns = match excuses.disk_failed || excuses.exhausted || is_checked {
             true => self.stale_ns + STALE_NS,
             false => self.stale_ns,
         };
@@ -248,6 +309,12 @@ impl Model {
             return Err(format!("one version has the tags {known} and {tag}"));
         }
         Ok(())
+    }
+}
+
+impl FileRequest {
+    fn is_of(&self, planned: &Planned) -> bool {
+        matches!(&planned.subject, Subject::File(path) if *path == self.path)
     }
 }
 

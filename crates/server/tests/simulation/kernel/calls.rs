@@ -202,7 +202,8 @@ impl State {
     /// Notes when bytes of a connection last moved.
     fn note_activity(&mut self, arguments: Arguments, result: i64) -> i64 {
         if let (1.., Some(connection)) = (result, self.sockets.get(&(arguments[0] as i32))) {
-            self.connections[*connection].active_ns = clock::now_ns();
+            let fate = &mut self.connections[*connection];
+            (fate.active_ns, fate.idle_since_ns) = (clock::now_ns(), self.iteration_ns);
         }
         result
     }
@@ -345,7 +346,7 @@ impl State {
         let opened = self.check_rights(opened, how);
         // What another process does at the moment can make the kernel say that it would wait.
         if role == Role::Worker && self.is_serving && opened != -i64::from(libc::EAGAIN) {
-            self.note_lookup(arguments);
+            self.note_lookup(arguments, opened);
         }
         opened
     }
@@ -459,7 +460,8 @@ impl State {
             return accepted;
         };
         self.sockets.insert(accepted as i32, connection);
-        self.connections[connection].active_ns = clock::now_ns();
+        let fate = &mut self.connections[connection];
+        (fate.active_ns, fate.idle_since_ns) = (clock::now_ns(), self.iteration_ns);
         let bytes = self.send_buffer_bytes as i32;
         let option = [
             accepted as u64,

@@ -61,8 +61,9 @@ impl State {
         self.faults.preempted > 0
     }
 
-    /// The worker has looked up a name, or opened it.
-    pub(super) fn note_lookup(&mut self, arguments: Arguments) {
+    /// The worker has looked up a name, or opened it. One without the right to read cannot be cached
+    /// open, so it is opened again after each lookup.
+    pub(super) fn note_lookup(&mut self, arguments: Arguments, opened: i64) {
         let Some(valid_ns) = self.costs.valid_ns else {
             return;
         };
@@ -75,7 +76,7 @@ impl State {
         let name = (arguments[0] as i32, path);
         let how: OpenHow = read(arguments[2]);
         if how.flags & libc::O_PATH as u64 == 0 {
-            if !self.costs.opened.insert(name) {
+            if opened >= 0 && !self.costs.opened.insert(name) {
                 self.violation(format!("{shown} is opened again, and was cached"));
             }
             return;

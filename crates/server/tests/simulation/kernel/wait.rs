@@ -124,6 +124,7 @@ impl State {
             .is_some_and(|deadline| clock::now_ns() >= deadline);
         if self.wait_result != 0 || is_over {
             self.waits += 1;
+            self.iteration_ns = clock::now_ns();
             self.record(Role::Worker, number, arguments, self.wait_result);
             return true;
         }
