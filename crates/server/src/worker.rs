@@ -52,7 +52,7 @@ use router::Router;
 use snapshot::snapshot;
 use start::setup;
 pub use start::{WorkerError, worker_main};
-use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, UPSTREAM_CONN};
+use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
 
 /// Whether a connection stays open after a step.
 #[derive(PartialEq, Eq)]
@@ -139,6 +139,7 @@ impl Worker {
             SPAWNER => gateway.on_spawner(context),
             DIRECT_PROCESS => gateway.on_direct(context, event.token),
             UPSTREAM_CONN => gateway.on_upstream_conn(context, event),
+            STORE => self.router.files.on_store(context),
             CONTROL => return self.on_control_messages(),
             _ => {}
         }
@@ -221,6 +222,7 @@ impl Worker {
                     gateway.attach_spawner(context, socket, pid);
                 }
                 (ToWorker::Log, Some(socket)) => context.reconnect_log(socket),
+                (ToWorker::Store, Some(socket)) => self.router.files.attach_store(context, socket),
                 (ToWorker::Snapshot { id }, _) => {
                     let snapshot = Box::new(snapshot(self));
                     self.context.send_snapshot(id, snapshot);
@@ -234,7 +236,7 @@ impl Worker {
                     return Err(WorkerError::SocketLost);
                 }
                 // No other message is sent after the start. A helper whose socket was lost is
-                // requested again.
+                // requested again, and without that of the store process the worker stores on its own.
                 _ => {}
             }
         }

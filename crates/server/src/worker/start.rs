@@ -14,9 +14,7 @@ use headway_control::{
 };
 use headway_event::{Events, Interest, Mechanism, Token};
 use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
-use headway_files::{
-    FileCache, FileCacheLimits, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits, Roots,
-};
+use headway_files::{FileCache, FileCacheLimits, PREFETCH_BYTES, Pool, PoolLimits, Roots};
 use headway_lookup::{Ages, Lookup, VirtualHosts};
 use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
@@ -124,7 +122,7 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
             resources.address_board,
         ),
         router: Router {
-            files: StaticFiles::new(&config, resources.lookup, resources.pinner),
+            files: StaticFiles::new(&config, resources.lookup),
             listings: Listings::new(&config),
             gateway: resources.gateway,
             applications: resources.applications,
@@ -147,7 +145,6 @@ pub(super) struct Resources {
     pub lookup: Lookup,
     pub pool: Pool,
     pub sender: Sender,
-    pub pinner: Option<PinnerSocket>,
     pub log: Option<Log>,
 }
 
@@ -163,7 +160,6 @@ impl Resources {
         let mut events = setup("cannot open the event mechanism", Events::new(mechanism))?;
         let Passed {
             log,
-            pinner,
             shared_counters,
             address_board,
             listeners,
@@ -209,7 +205,6 @@ impl Resources {
             lookup,
             pool,
             sender: Sender::new(config, other),
-            pinner,
             log,
         })
     }
@@ -243,7 +238,6 @@ fn lookup(
 /// The descriptors that the master passes with the start message.
 struct Passed {
     log: Option<Log>,
-    pinner: Option<PinnerSocket>,
     shared_counters: Option<SharedLines>,
     address_board: Option<AddressBoard>,
     listeners: Vec<OwnedFd>,
@@ -272,9 +266,6 @@ impl Passed {
             "seeing the connections per address of other workers",
             address_board,
         )?;
-        let pinner = descriptors
-            .take_if(config.pin_max_bytes > 0, StartDescriptor::Pinner)?
-            .map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
         let log_socket = descriptors.take_if(config.log.is_some(), StartDescriptor::Log)?;
         let log = config
             .log
@@ -284,7 +275,6 @@ impl Passed {
         descriptors.finish()?;
         Ok(Passed {
             log,
-            pinner,
             shared_counters,
             address_board,
             listeners,

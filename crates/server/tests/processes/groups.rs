@@ -144,7 +144,7 @@ fn killed_processes_are_replaced_when_memory_runs_out() {
         "worker_deaths",
         "spawner_deaths",
         "log_deaths",
-        "pinner_deaths",
+        "store_deaths",
     ] {
         assert!(master[deaths].as_u64() > Some(0), "{deaths}: {master}");
     }

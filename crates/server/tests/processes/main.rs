@@ -16,4 +16,5 @@ mod sharing;
 mod shortage;
 mod stalled;
 mod stopping;
+mod store;
 mod workers;
