@@ -189,15 +189,15 @@ impl Config {
         u32::try_from(needed).unwrap_or(u32::MAX)
     }
 
-    /// Memory of the content store of one worker.
+    /// Memory for what the content store has for one worker alone.
     pub fn content_store_bytes_per_worker(&self) -> u64 {
         self.content_store_max_bytes / self.workers.max(1) as u64
     }
 
-    /// Descriptors that the content store of one worker may have open. They are taken from those of the
-    /// file cache.
+    /// Files that the content store may have. Each takes a descriptor in every worker that serves it. They
+    /// are taken from those of the file cache.
     pub fn content_store_descriptors(&self) -> usize {
-        let files = self.content_store_bytes_per_worker() / STORED_FILE_BYTES_MIN;
+        let files = self.content_store_max_bytes / STORED_FILE_BYTES_MIN;
         (files as usize).min(self.file_cache_descriptors / 4)
     }
 

@@ -201,15 +201,11 @@ pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: M
     (small.min(most) >> 20 << 20).max(1 << 20)
 }
 
-/// Default of `content-store-max`. Under a limit, memory for small files saves more reads (study 15).
+/// Default of `content-store-max`: a share of the memory, or of a limit. The store process keeps it within
+/// the memory that is available at the moment.
 pub(super) fn default_content_store_bytes(memory: Memory) -> u64 {
-    match memory.limited {
-        true => 0,
-        false => {
-            let share = memory.bytes / DEFAULT_SHARE_DIVISOR;
-            (share >> 20 << 20).min(CONTENT_STORE_BYTES_HIGHEST)
-        }
-    }
+    let share = memory.bytes / DEFAULT_SHARE_DIVISOR;
+    (share >> 20 << 20).min(CONTENT_STORE_BYTES_HIGHEST)
 }
 
 /// Default of `helpers-max`: all helpers stay below the same share of the memory. At least two, so
@@ -371,11 +367,13 @@ mod tests {
     }
 
     #[test]
-    fn content_store_default_is_a_share_of_the_memory_and_nothing_under_a_limit() {
+    fn content_store_default_is_a_share_of_the_memory_with_and_without_a_limit() {
         let store =
             |mebibytes, limited| default_content_store_bytes(memory(mebibytes, limited)) >> 20;
-        assert_eq!([store(64, false), store(256, false)], [3, 12]);
-        assert_eq!([store(100_000, false), store(100_000, true)], [128, 0]);
+        for limited in [false, true] {
+            let defaults = [64, 256, 100_000].map(|mebibytes| store(mebibytes, limited));
+            assert_eq!(defaults, [3, 12, 128]);
+        }
     }
 
     #[test]

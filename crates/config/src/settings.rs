@@ -185,8 +185,8 @@ table! {
         /// Memory for files in the content store, for all workers together.
         ///
         /// Files above 16 KiB that are requested again are copied into it, and leave from it without
-        /// another copy. It is taken as needed. The default is lower where memory is short, and 0 in a
-        /// control group with a limit. 0 stores none.
+        /// another copy. It is taken as needed, and never more than is available. The default is lower
+        /// where memory is short: a twentieth of it, or of a control group's limit. 0 stores none.
         content_store_max: Bytes, Caches, "128MiB", "\"1GiB\"";
         /// Files up to this size go through the response cache, or the content store.
         small_file_max: Bytes, Caches, "128KiB", "\"64KiB\"";

@@ -33,8 +33,7 @@ pub use start_descriptors::{
 pub enum ToWorker {
     /// The first message. File descriptors: one listener per address; with accept balancing, the
     /// shared counters; with a limit per address and several workers, their connections per
-    /// address; with page-cache pinning, the socket to the pinner; if `config.log` is set,
-    /// the socket to the log process.
+    /// address; if `config.log` is set, the socket to the log process.
     Start {
         /// The worker's number, from 0.
         worker: u32,
@@ -50,6 +49,8 @@ pub enum ToWorker {
     },
     /// A new log process replaces one that died. File descriptor: the socket to it.
     Log,
+    /// The store process, or one that replaces it. File descriptor: the socket to it.
+    Store,
     /// The spawner, or a replacement. File descriptor: its socket.
     Spawner {
         /// The spawner's process id.

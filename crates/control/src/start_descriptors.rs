@@ -18,8 +18,6 @@ pub enum StartDescriptor {
     SharedCounters,
     /// The connections per address of all workers.
     AddressBoard,
-    /// The socket to the pinner.
-    Pinner,
     /// The socket to the log process.
     Log,
 }
@@ -30,7 +28,6 @@ impl Display for StartDescriptor {
             StartDescriptor::Listener => "listener",
             StartDescriptor::SharedCounters => "shared counters",
             StartDescriptor::AddressBoard => "connections per address",
-            StartDescriptor::Pinner => "socket to the pinner",
             StartDescriptor::Log => "socket to the log process",
         })
     }
@@ -167,7 +164,7 @@ mod tests {
 
     #[test]
     fn missing_or_surplus_descriptor_is_named_in_the_error() {
-        let mut two = arrived(&[StartDescriptor::Listener, StartDescriptor::Pinner]);
+        let mut two = arrived(&[StartDescriptor::Listener, StartDescriptor::AddressBoard]);
         let error = two.take(StartDescriptor::Log).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -180,7 +177,7 @@ mod tests {
         );
         assert_eq!(
             two.finish().unwrap_err().to_string(),
-            "start message: unexpected descriptor: socket to the pinner"
+            "start message: unexpected descriptor: connections per address"
         );
     }
 
@@ -201,7 +198,7 @@ mod tests {
             StartDescriptor::Listener,
             files[..2].iter().map(AsFd::as_fd),
         );
-        outgoing.add(StartDescriptor::Pinner, None);
+        outgoing.add(StartDescriptor::AddressBoard, None);
         outgoing.add(StartDescriptor::Log, [files[2].as_fd()]);
         let names = [
             StartDescriptor::Listener,

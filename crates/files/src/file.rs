@@ -1,15 +1,14 @@
 //! An open regular file and what it was when it was opened.
 
 use crate::deferred_close::DeferredCloses;
-use headway_os::mapping::Mapping;
 use headway_os::open::{Status, status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::io;
 
 /// The metadata of a file that a response is built from. Two equal `Meta`s mean the same file with
 /// the same contents, as far as the file system's time stamps show.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Meta {
     /// Length in bytes.
     pub size: u64,
@@ -98,8 +97,6 @@ pub struct OpenFile {
     meta: Meta,
     nowait: Cell<Nowait>,
     overlay: bool,
-    /// Locks the pages ([`OpenFile::hold`]).
-    held: OnceCell<Mapping>,
     deferred: Option<DeferredCloses>,
 }
 
@@ -111,7 +108,6 @@ impl OpenFile {
             meta,
             nowait: Cell::new(Nowait::Unknown),
             overlay: false,
-            held: OnceCell::new(),
             deferred: None,
         }
     }
@@ -141,18 +137,6 @@ impl OpenFile {
     /// Whether the file is memory that a helper has filled: there is no disk to wait for.
     pub fn is_memory(&self) -> bool {
         self.nowait.get() == Nowait::Memfd
-    }
-
-    /// Locks the pages of a memfd in memory for as long as it is open here. Otherwise the kernel may move
-    /// them to swap space, and reading them would wait for it. Does nothing beyond `RLIMIT_MEMLOCK`. Waits
-    /// only for pages that are in swap space already, which those of a new memfd are not.
-    pub fn hold(&self) {
-        if self.is_memory()
-            && let Ok(mapping) = Mapping::new(self, 0, self.meta.size as usize)
-            && mapping.hold().is_ok()
-        {
-            let _ = self.held.set(mapping);
-        }
     }
 
     /// What the file was when it was opened.

@@ -14,6 +14,7 @@ mod copy;
 pub(crate) mod open;
 pub(crate) mod symlinks;
 
+pub use bytes::probe_memfd;
 pub use open::resolve_blocking;
 
 use crate::answer::Failure;

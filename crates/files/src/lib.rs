@@ -31,6 +31,7 @@ mod file;
 mod filesystem;
 mod helper;
 mod pinner;
+mod store;
 mod listing;
 mod file_cache;
 mod pool;
@@ -49,12 +50,10 @@ pub use file::{Meta, OpenFile, Version};
 pub use file_cache::{CachedContents, Entry, FileCache, FileCacheLimits};
 pub use helper::{
     COPY_BYTES_MAX, CustomTask, Tasks, enlarge_send_buffer, helper_main, helper_main_with,
-    resolve_blocking,
+    probe_memfd, resolve_blocking,
 };
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
-pub use pinner::{
-    PinLimits, PinStatistics, PinnerSocket, pinnable_bytes, pinner_main, receive_pinner_statistics,
-};
+pub use pinner::{PinLimits, PinStatistics, pinnable_bytes};
 pub use pool::{
     CustomJob, Done, Full, HelperSlot, Log2Histogram, Outcome, Pool, PoolLimits, PoolStatistics,
     SlotState, Waiter,
@@ -64,3 +63,7 @@ pub use resolve::{LoopResolver, RawAnswer, RawFile};
 pub use revalidate::{AbsentSiblings, Revalidation};
 pub use root::{PathRule, RootConfig, RootError, RootId, RootVersions, Roots, RuleKind, Symlinks};
 pub use sent_prefix::{ContentChecksum, SentPrefix, Truncated};
+pub use store::{
+    FileKey, FromStore, FromStoreSocket, NUMBERS_MAX, StoreLimits, StoreSocket, StoreStatistics,
+    ToStore, join_store, receive_store_statistics, store_main, stored_body,
+};

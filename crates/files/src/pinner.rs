@@ -2,7 +2,7 @@
 //!
 //! What it does: maps small files and locks their pages with mlock(2), within a limit. Locking may
 //! wait for the disk, so it runs in a thread of its own ([`Pinner`], in the open-file service) or
-//! in a process of its own ([`process`], for all workers of the web server). The pages belong to
+//! in the store process ([`crate::store`], for all workers of the web server). The pages belong to
 //! the page cache, so every process that reads the file finds them, with its own access rights. The
 //! kernel also keeps the name of a mapped file in its cache.
 //!
@@ -18,12 +18,10 @@
 //! [`headway_base::GreedyDualSize`].
 
 mod limited_cache;
-mod process;
-
-pub use process::{PinnerSocket, pinner_main, receive_pinner_statistics};
 
 use crate::file::{Meta, OpenFile};
 use crate::filesystem::TMPFS_MAGIC;
+use headway_os::encoding;
 use headway_os::mapping::{Mapping, lockable_bytes};
 use headway_os::residency::page_bytes;
 use limited_cache::LimitedCache;
@@ -87,6 +85,10 @@ pub struct PinStatistics {
     pub rejected: u64,
 }
 
+encoding! {
+    struct PinStatistics { files, bytes, bytes_max, evicted, rejected }
+}
+
 /// [`PinStatistics`] as the thread updates them.
 #[derive(Debug, Default)]
 struct SharedStatistics {
@@ -106,9 +108,14 @@ pub(crate) struct Pinner {
 
 /// A file that may be pinned.
 #[derive(Debug)]
-struct Candidate {
+pub(crate) struct Candidate {
     file: OwnedFd,
     meta: Meta,
+}
+
+/// Whether files of this size are pinned.
+pub(crate) fn takes(bytes: u64) -> bool {
+    (1..=FILE_BYTES_MAX).contains(&bytes)
 }
 
 /// How much of `wanted` can be pinned within `RLIMIT_MEMLOCK`.
@@ -121,6 +128,14 @@ pub fn pinnable_bytes(wanted: u64) -> u64 {
     lockable_bytes().map_or(wanted, |most| wanted.min(most))
 }
 
+impl Candidate {
+    /// A file that a worker has sent.
+    pub(crate) fn new(file: OwnedFd) -> Option<Candidate> {
+        let meta: Meta = headway_os::open::status(&file).ok()?.into();
+        takes(meta.size).then_some(Candidate { file, meta })
+    }
+}
+
 impl Pinner {
     /// Starts the thread, which ends when the pinner is dropped. `None` if nothing can be pinned.
     pub(crate) fn start(limits: PinLimits) -> io::Result<Option<Pinner>> {
@@ -128,17 +143,14 @@ impl Pinner {
         if bytes_max == 0 {
             return Ok(None);
         }
-        let (queue, mut candidates) = sync_channel(QUEUE_MAX);
+        let (queue, candidates) = sync_channel(QUEUE_MAX);
         let statistics = Arc::new(SharedStatistics::default());
         let shared = Arc::clone(&statistics);
         let limits = PinLimits {
             bytes_max,
             ..limits
         };
-        let pin = move || {
-            // Reading from the queue fails only when the service ends.
-            let _ = PinnedFiles::new(limits, shared).run(&mut candidates);
-        };
+        let pin = move || PinnedFiles::with_statistics(limits, shared).run(&candidates);
         let thread = std::thread::Builder::new().name("pinner".into());
         thread.spawn(pin).map_err(|error| {
             io::Error::new(
@@ -153,7 +165,7 @@ impl Pinner {
     /// Never blocks.
     pub(crate) fn submit(&self, file: &OpenFile, read_in: u64) {
         let meta = *file.meta();
-        if meta.size == 0 || meta.size > read_in.min(FILE_BYTES_MAX) {
+        if !takes(meta.size) || meta.size > read_in {
             return;
         }
         let sent = fcntl_dupfd_cloexec(file, 0)
@@ -181,93 +193,121 @@ impl SharedStatistics {
     }
 }
 
-/// A source of files that may be pinned.
-trait CandidateSource {
-    /// Waits for the next one, at most this long.
-    fn next(&mut self, timeout: Duration) -> io::Result<Next>;
-}
-
-/// What a [`CandidateSource`] returns.
-enum Next {
-    File(Candidate),
-    /// A new limit in bytes.
-    Limit(u64),
-    Timeout,
-    End,
-}
-
-impl CandidateSource for Receiver<Candidate> {
-    fn next(&mut self, timeout: Duration) -> io::Result<Next> {
-        Ok(match self.recv_timeout(timeout) {
-            Ok(candidate) => Next::File(candidate),
-            Err(RecvTimeoutError::Timeout) => Next::Timeout,
-            Err(RecvTimeoutError::Disconnected) => Next::End,
-        })
-    }
-}
-
 /// The pinned files, owned by the thread or process that pins.
-struct PinnedFiles {
+pub(crate) struct PinnedFiles {
     limits: PinLimits,
     /// The pinned files by device and inode.
     files: LimitedCache<(u64, u64), Mapping>,
     statistics: Arc<SharedStatistics>,
+    deleted_checked: Instant,
+    /// The kernel has refused to lock more.
+    limit_met: bool,
+}
+
+/// The limits of pinned files and of stored bodies, from the bytes of each and the highest limit of each.
+/// Both together take at most half of the memory that is available to them, in proportion to these limits.
+/// If that memory is unknown, neither grows.
+pub(crate) fn memory_shares(
+    available: Option<u64>,
+    (pinned, pinned_max): (u64, u64),
+    (stored, stored_max): (u64, u64),
+) -> (u64, u64) {
+    let Some(available) = available else {
+        return (pinned.min(pinned_max), stored.min(stored_max));
+    };
+    let total = u128::from(available) + u128::from(pinned) + u128::from(stored);
+    let total = total / u128::from(MEMORY_DIVISOR);
+    let wanted = u128::from(pinned_max) + u128::from(stored_max);
+    let share = |most: u64| match wanted > total {
+        true => (total * u128::from(most) / wanted) as u64,
+        false => most,
+    };
+    (share(pinned_max), share(stored_max))
 }
 
 impl PinnedFiles {
-    fn new(limits: PinLimits, statistics: Arc<SharedStatistics>) -> PinnedFiles {
+    pub(crate) fn new(limits: PinLimits) -> PinnedFiles {
+        PinnedFiles::with_statistics(limits, Arc::default())
+    }
+
+    fn with_statistics(limits: PinLimits, statistics: Arc<SharedStatistics>) -> PinnedFiles {
         PinnedFiles {
             limits,
             files: LimitedCache::new(0, mappings_max() / 2),
             statistics,
+            deleted_checked: Instant::now(),
+            limit_met: false,
         }
     }
 
-    fn run(mut self, source: &mut impl CandidateSource) -> io::Result<()> {
+    /// Pins what comes until the other end of the queue is dropped.
+    fn run(mut self, queue: &Receiver<Candidate>) {
         let mut memory_checked: Option<Instant> = None;
-        let mut deleted_checked = Instant::now();
         loop {
             if memory_checked.is_none_or(|at| at.elapsed() >= MEMORY_CHECK_INTERVAL) {
-                self.check_memory();
+                let pinned = (self.files.bytes(), self.limits.bytes_max);
+                let (limit, _) = memory_shares((self.limits.available)(), pinned, (0, 0));
+                self.set_limit(limit);
                 memory_checked = Some(Instant::now());
             }
-            if deleted_checked.elapsed() >= DELETED_CHECK_INTERVAL {
-                self.evict_deleted();
-                deleted_checked = Instant::now();
-            }
-            self.publish();
+            self.evict_deleted_if_due();
             // With no pinned file there is nothing to check.
-            let timeout = match self.files.len() {
-                0 => Duration::MAX,
-                _ => MEMORY_CHECK_INTERVAL,
+            let received = match self.is_empty() {
+                true => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => queue.recv_timeout(MEMORY_CHECK_INTERVAL),
             };
-            match source.next(timeout)? {
-                Next::File(candidate) if self.pin(&candidate).is_none() => {
-                    self.statistics.rejected.fetch_add(1, Ordering::Relaxed);
-                }
-                Next::File(_) | Next::Timeout => {}
-                Next::Limit(bytes_max) => {
-                    self.limits.bytes_max = pinnable_bytes(bytes_max);
-                    memory_checked = None;
-                }
-                Next::End => return Ok(()),
+            match received {
+                Ok(candidate) => self.take(&candidate),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Adapts the limit to the available memory. If that is unknown, nothing more is pinned.
-    fn check_memory(&mut self) {
-        let bytes = self.files.bytes();
-        let bytes_max = match (self.limits.available)() {
-            Some(available) => available.saturating_add(bytes) / MEMORY_DIVISOR,
-            None => bytes,
-        };
-        let bytes_max = bytes_max.min(self.limits.bytes_max);
-        self.statistics
-            .bytes_max
-            .store(bytes_max, Ordering::Relaxed);
+    /// Pins a file, if it can be.
+    pub(crate) fn take(&mut self, candidate: &Candidate) {
+        if self.pin(candidate).is_none() {
+            self.statistics.rejected.fetch_add(1, Ordering::Relaxed);
+        }
+        self.publish();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.len() == 0
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.bytes()
+    }
+
+    /// The part of this number of bytes that may be locked.
+    pub(crate) fn bytes_max(&mut self, wanted: u64) -> u64 {
+        if !self.limit_met {
+            self.limits.bytes_max = pinnable_bytes(wanted);
+        }
+        self.limits.bytes_max
+    }
+
+    pub(crate) fn statistics(&self) -> PinStatistics {
+        self.statistics.now()
+    }
+
+    /// Changes the limit.
+    pub(crate) fn set_limit(&mut self, bytes_max: u64) {
+        let shown = &self.statistics.bytes_max;
+        shown.store(bytes_max, Ordering::Relaxed);
         let evicted = self.files.set_limit(bytes_max);
         self.count_evicted(&evicted);
+        self.publish();
+    }
+
+    /// Evicts deleted files from time to time.
+    pub(crate) fn evict_deleted_if_due(&mut self) {
+        if self.deleted_checked.elapsed() >= DELETED_CHECK_INTERVAL {
+            self.deleted_checked = Instant::now();
+            self.evict_deleted();
+            self.publish();
+        }
     }
 
     fn pin(&mut self, candidate: &Candidate) -> Option<()> {
@@ -294,7 +334,7 @@ impl PinnedFiles {
         if mapping.hold().is_err() {
             // The file is in memory, so the kernel has a limit that we did not know of: root in a
             // user namespace has the capability, but may not use it.
-            self.limits.bytes_max = self.files.bytes();
+            (self.limits.bytes_max, self.limit_met) = (self.files.bytes(), true);
             return None;
         }
         self.files.insert(key, bytes, mapping);
@@ -346,9 +386,8 @@ mod tests {
             available: || Some(1 << 40),
         };
         PinnedFiles {
-            limits,
             files: LimitedCache::new(limits.bytes_max, 100),
-            statistics: Arc::default(),
+            ..PinnedFiles::new(limits)
         }
     }
 
@@ -383,6 +422,23 @@ mod tests {
         assert_eq!(pinned.files.len(), 1);
         let stays = candidate(&path("stays")).meta;
         assert!(pinned.files.remove(&(stays.device, stays.inode)).is_some());
+    }
+
+    #[test]
+    fn pinned_and_stored_take_half_of_what_is_available_in_proportion() {
+        let shares = |available, pinned, stored| memory_shares(available, pinned, stored);
+        assert_eq!(shares(Some(1000), (0, 100), (0, 400)), (100, 400));
+        assert_eq!(shares(Some(1000), (0, 1000), (0, 3000)), (125, 375));
+        assert_eq!(shares(Some(0), (60, 100), (40, 100)), (25, 25));
+        assert_eq!(
+            shares(Some(u64::MAX), (7, u64::MAX), (9, 0)),
+            ((1 << 63) + 7, 0)
+        );
+        assert_eq!(
+            shares(None, (60, 100), (400, 100)),
+            (60, 100),
+            "neither grows"
+        );
     }
 
     #[test]

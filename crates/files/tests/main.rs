@@ -8,7 +8,7 @@ mod fairness;
 mod file_cache;
 mod floods;
 mod helper;
-mod pinner;
+mod store;
 mod pool;
 mod protocol;
 mod residency;

@@ -38,8 +38,10 @@ headway_debox::call_kinds! {
         HelperSend = "sendmsg (helper)",
         /// Hearing from a helper.
         HelperReceive = "recvmsg (helper)",
-        /// Offering a small file to be kept for all workers.
-        Offer = "sendmsg (pinner)",
+        /// Telling the store process.
+        StoreSend = "sendmsg (store)",
+        /// Hearing from the store process.
+        StoreReceive = "recvmsg (store)",
         /// Making the two ends of a program's input or output.
         ProgramPair = "socketpair (program)",
         /// Putting a piece of a body into memory that a helper can be given.

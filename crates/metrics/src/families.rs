@@ -120,6 +120,14 @@ families! {
         HELPERS_STARTED Counter "headway_helpers_started_total" [] "Helper processes started.";
         HELPERS_REJECTED Counter "headway_helpers_rejected_total" [] "Helper processes that a worker requested beyond its limit.";
     }
+    "Content store" {
+        STORED_FILES Gauge "headway_content_store_files" [] "Files in the content store of all workers now.";
+        STORED_BYTES Gauge "headway_content_store_bytes" [] "Bytes of the content store of all workers now, in whole pages.";
+        STORED_LIMIT Gauge "headway_content_store_limit_bytes" [] "Bytes that the content store may have, given the memory available now.";
+        STORED_SHARED Counter "headway_content_store_shared_total" [] "Files in the content store given to a worker that another one had copied.";
+        STORED_EVICTED Counter "headway_content_store_evicted_total" [] "Files evicted from the content store of all workers: for other files, or for lack of memory.";
+        STORED_REJECTED Counter "headway_content_store_rejected_total" [] "Copies not stored: there was no room, or they could still change.";
+    }
     "Page-cache pinning" {
         PINNED_FILES Gauge "headway_pinned_files" [] "Small files pinned in the page cache for all workers now.";
         PINNED_BYTES Gauge "headway_pinned_bytes" [] "Bytes of pinned files now, in whole pages.";

@@ -27,6 +27,6 @@ pub use counters::{Counters, HistogramSeries, Series, SeriesKind};
 pub use histogram::Histogram;
 pub use http_requests::{HttpRequests, MethodLabel};
 pub use netstat::NetworkDrops;
-pub use overview::{MasterStatus, Overview, Pinned, Skew};
+pub use overview::{MasterStatus, Overview, Pinned, Skew, Stored};
 pub use snapshot::Snapshot;
 pub use upstreams::Upstream;

@@ -107,12 +107,15 @@ pub struct MasterStatus {
     /// Spawners that ended unexpectedly.
     #[serde(default)]
     pub spawner_deaths: u64,
-    /// Pinners that ended unexpectedly.
+    /// Store processes that ended unexpectedly.
     #[serde(default)]
-    pub pinner_deaths: u64,
+    pub store_deaths: u64,
     /// Page-cache pinning; `None` where it is off.
     #[serde(default)]
     pub pinned: Option<Pinned>,
+    /// The content store of all workers; `None` where it is off.
+    #[serde(default)]
+    pub stored: Option<Stored>,
     /// Log lines the log process could not write.
     pub log_lines_lost: u64,
     /// The last error of the log process; `None` when it writes again.
@@ -147,6 +150,50 @@ impl Pinned {
             (&families::PINNED_EVICTED, self.evicted),
             (&families::PINNED_REJECTED, self.rejected),
         ]
+    }
+}
+
+/// The content store that all workers share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    /// Files in it now.
+    pub files: u64,
+    /// Their bytes, in whole pages.
+    pub bytes: u64,
+    /// Bytes that it may have, given the memory available now.
+    pub limit_bytes: u64,
+    /// Files given to a worker that another one had copied.
+    pub shared: u64,
+    /// Files evicted: for other files, or for lack of memory.
+    pub evicted: u64,
+    /// Copies not stored: there was no room, or they could still change.
+    pub rejected: u64,
+}
+
+impl Stored {
+    /// All numbers with their families.
+    pub fn all(&self) -> [(&'static FixedFamily, u64); 6] {
+        [
+            (&families::STORED_FILES, self.files),
+            (&families::STORED_BYTES, self.bytes),
+            (&families::STORED_LIMIT, self.limit_bytes),
+            (&families::STORED_SHARED, self.shared),
+            (&families::STORED_EVICTED, self.evicted),
+            (&families::STORED_REJECTED, self.rejected),
+        ]
+    }
+}
+
+impl From<headway_files::StoreStatistics> for Stored {
+    fn from(stored: headway_files::StoreStatistics) -> Stored {
+        Stored {
+            files: stored.files,
+            bytes: stored.bytes,
+            limit_bytes: stored.bytes_max,
+            shared: stored.shared,
+            evicted: stored.evicted,
+            rejected: stored.rejected,
+        }
     }
 }
 

@@ -143,7 +143,9 @@ impl Metrics {
         self.sample(&families::WORKERS_STUCK, &[], master.workers_stuck);
         self.sample(&families::HELPERS_STARTED, &[], master.helpers_started);
         self.sample(&families::HELPERS_REJECTED, &[], master.helpers_rejected);
-        for (family, value) in master.pinned.iter().flat_map(super::Pinned::all) {
+        let stored = master.stored.iter().flat_map(super::Stored::all);
+        let pinned = master.pinned.iter().flat_map(super::Pinned::all);
+        for (family, value) in stored.chain(pinned) {
             self.sample(family, &[], value);
         }
         let dropped = master.log_lines_lost;
@@ -161,7 +163,7 @@ impl Metrics {
             ("worker", master.worker_deaths),
             ("log", master.log_deaths),
             ("spawner", master.spawner_deaths),
-            ("pinner", master.pinner_deaths),
+            ("store", master.store_deaths),
         ] {
             self.sample(&families::PROCESS_DEATHS, &[&process], deaths);
         }

@@ -1,5 +1,6 @@
 //! A file in memory with its header, as the response cache holds it.
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -14,6 +15,53 @@ pub struct StoredBody {
     pub file: Rc<OpenFile>,
     /// Accounts for its pages as long as a response may send them.
     pub charge: Charge,
+    /// Whether a response has used it since uses were last sent.
+    pub was_used: Cell<bool>,
+    /// Whether it is for all workers, and not a copy for this one alone.
+    pub is_for_all: bool,
+    /// Its number in the store that all workers share, once it has one.
+    pub shared: RefCell<Option<SharedBody>>,
+}
+
+impl StoredBody {
+    /// A body that no other worker has yet.
+    pub fn new(file: Rc<OpenFile>, charge: Charge, is_for_all: bool) -> StoredBody {
+        StoredBody {
+            file,
+            charge,
+            was_used: Cell::new(false),
+            is_for_all,
+            shared: RefCell::new(None),
+        }
+    }
+}
+
+/// The number of a body in the store that all workers share. When this is dropped, the number is noted as
+/// returned.
+pub struct SharedBody {
+    number: u64,
+    returned: Rc<RefCell<Vec<u64>>>,
+}
+
+impl SharedBody {
+    /// The body with this number, which is pushed to `returned` in the end.
+    pub fn new(number: u64, returned: &Rc<RefCell<Vec<u64>>>) -> SharedBody {
+        SharedBody {
+            number,
+            returned: returned.clone(),
+        }
+    }
+
+    /// The number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for SharedBody {
+    fn drop(&mut self) {
+        self.returned.borrow_mut().push(self.number);
+    }
 }
 
 /// A file in memory with the header of its plain `200` response. The body of a small file stands

@@ -186,7 +186,7 @@ mod tests {
             let file = Rc::new(OpenFile::new(descriptor, meta));
             let charge = Charge::new(self.cache.used_bytes(), bytes);
             let mut content = Rc::into_inner(self.content(0)).unwrap();
-            content.stored = Some(Rc::new(StoredBody { file, charge }));
+            content.stored = Some(Rc::new(StoredBody::new(file, charge, false)));
             let path = name.as_bytes();
             let entry = self.names.insert(RootId(0), path, Answer::Directory, 0);
             self.cache.insert(&entry, 0, &Rc::new(content));

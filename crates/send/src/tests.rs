@@ -238,7 +238,7 @@ fn stored(content: &[u8]) -> Rc<StoredBody> {
         panic!("the helper has copied it");
     };
     let charge = Charge::new(&Rc::default(), file.meta().size);
-    Rc::new(StoredBody { file, charge })
+    Rc::new(StoredBody::new(file, charge, false))
 }
 
 #[test]

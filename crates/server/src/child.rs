@@ -49,7 +49,7 @@ pub fn child_main(name: &OsStr, extensions: Extensions) -> Option<Result<(), Chi
         "serve-helper" => helper(extensions),
         "serve-spawner" => spawner(),
         "serve-log" => log(),
-        "serve-pinner" => pinner(),
+        "serve-store" => store(),
         _ => return None,
     })
 }
@@ -74,9 +74,9 @@ fn log() -> Result<(), ChildError> {
     Ok(log_main(Control::new(socket()?))?)
 }
 
-fn pinner() -> Result<(), ChildError> {
-    become_child_with(c"headway-pinner", CapabilitySet::IPC_LOCK)?;
-    Ok(headway_files::pinner_main(
+fn store() -> Result<(), ChildError> {
+    become_child_with(c"headway-store", CapabilitySet::IPC_LOCK)?;
+    Ok(headway_files::store_main(
         socket()?,
         headway_config::available_now,
     )?)

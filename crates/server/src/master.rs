@@ -23,13 +23,13 @@ mod announce;
 mod children;
 mod spawners;
 mod collector;
-mod pinner;
 mod listeners;
 mod log;
 mod shared;
 mod signals;
 mod spawn;
 mod stopping;
+mod store;
 mod watchdog;
 mod worker;
 
@@ -41,11 +41,11 @@ use children::ended;
 use collector::Collector;
 use listeners::{ListenerOptions, Listeners};
 use log::Log;
-use pinner::Pinner;
 use shared::SharedTables;
 use signals::Signals;
 use spawners::Spawners;
 use stopping::Stopping;
+use store::Store;
 use watchdog::Watchdog;
 use worker::WorkerSlot;
 
@@ -131,8 +131,8 @@ struct Master {
     helpers: Vec<Helper>,
     spawners: Spawners,
     log: Option<Log>,
-    /// The process that pins small files for all workers, if pinning is on.
-    pinner: Option<Pinner>,
+    /// The process that keeps the content store and pins small files for all workers.
+    store: Option<Store>,
     own_status: MasterStatus,
     started: Instant,
     announced: bool,
@@ -148,12 +148,12 @@ enum MasterEvent {
     Child,
     StatusRequest,
     Log,
-    Pinner,
+    Store,
     Worker(usize),
 }
 
 impl Master {
-    fn start(config: Config, options: Options) -> Result<Master, MasterError> {
+    fn start(mut config: Config, options: Options) -> Result<Master, MasterError> {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
         let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config))?;
@@ -168,9 +168,7 @@ impl Master {
             .as_ref()
             .map(|log| Log::start(log, &options.programs))
             .transpose()?;
-        let pinner = (config.pin_max_bytes > 0)
-            .then(|| Pinner::start(&options.programs))
-            .transpose()?;
+        let store = Store::start(&mut config, &options.programs)?;
         let listen = listeners.addresses.clone();
         let mut master = Master {
             signals,
@@ -183,7 +181,7 @@ impl Master {
             helpers: Vec::new(),
             spawners: Spawners::new(config.workers, config.needs_spawner()),
             log,
-            pinner,
+            store,
             own_status: MasterStatus {
                 pid: std::process::id(),
                 start_time_ms: collector::now_ms(),
@@ -212,7 +210,7 @@ impl Master {
                 MasterEvent::Child => drop(signals::drain(&self.signals.child)),
                 MasterEvent::StatusRequest => self.collector.take_requests(&mut self.slots),
                 MasterEvent::Log => self.read_log(),
-                MasterEvent::Pinner => self.read_pinner(),
+                MasterEvent::Store => self.read_store(),
                 MasterEvent::Worker(number) => self.read_worker(number),
             }
         }
@@ -261,8 +259,8 @@ impl Master {
         if let Some(control) = self.log.as_ref().and_then(Log::control) {
             watched.push((MasterEvent::Log, control.as_fd(), PollFlags::IN));
         }
-        if let Some(pinner) = &self.pinner {
-            watched.push((MasterEvent::Pinner, pinner.socket(), PollFlags::IN));
+        if let Some(socket) = self.store.as_ref().and_then(Store::socket) {
+            watched.push((MasterEvent::Store, socket, PollFlags::IN));
         }
         for (number, slot) in self.slots.iter().enumerate() {
             if let Some((fd, wants_room)) = slot.running.as_ref().and_then(|one| one.interest()) {
@@ -280,7 +278,7 @@ impl Master {
     fn next_deadline(&self) -> Option<Instant> {
         let restarts = self.slots.iter().filter_map(|slot| slot.restart_at);
         let log = self.log.iter().filter_map(|log| log.restart_at);
-        let pinner = self.pinner.iter().filter_map(|pinner| pinner.restart_at);
+        let store = self.store.iter().filter_map(|store| store.restart_at);
         let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),
@@ -288,7 +286,7 @@ impl Master {
         };
         restarts
             .chain(log)
-            .chain(pinner)
+            .chain(store)
             .chain(stop)
             .chain(watchdog)
             .chain(self.collector.deadline())
@@ -377,9 +375,9 @@ impl Master {
         }
     }
 
-    fn read_pinner(&mut self) {
-        if let Some(pinner) = &self.pinner {
-            pinner.read(&mut self.own_status);
+    fn read_store(&mut self) {
+        if let Some(store) = &self.store {
+            store.read(&mut self.own_status);
         }
     }
 
@@ -398,8 +396,8 @@ impl Master {
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
         self.spawners
             .reap(self.stopping.is_some(), &mut self.own_status);
-        if let Some(pinner) = &mut self.pinner {
-            pinner.reap(self.stopping.is_some(), &mut self.own_status);
+        if let Some(store) = &mut self.store {
+            store.reap(self.stopping.is_some(), &mut self.own_status);
         }
     }
 
@@ -444,8 +442,12 @@ impl Master {
         for number in self.spawners.due(now) {
             self.start_spawner(number);
         }
-        if let Some(pinner) = &mut self.pinner {
-            pinner.restart(&self.options.programs, now);
+        let restarted = match &mut self.store {
+            Some(store) => store.restart(&self.options.programs, now),
+            None => false,
+        };
+        if restarted {
+            (0..self.slots.len()).for_each(|number| self.connect_store(number));
         }
         let restarted = match &mut self.log {
             Some(log) => log.restart(&self.options.programs, now),
@@ -453,6 +455,12 @@ impl Master {
         };
         if restarted {
             self.send_log_sockets();
+        }
+    }
+
+    fn connect_store(&mut self, number: usize) {
+        if let Some(socket) = self.store.as_ref().and_then(Store::connect) {
+            self.send(number, ToWorker::Store, vec![socket]);
         }
     }
 

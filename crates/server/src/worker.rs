@@ -41,8 +41,7 @@ use headway_accept::LISTENER;
 use headway_connection::CONNECTION;
 use headway_control::{FromWorker, Received, ToWorker};
 use headway_event::Ready;
-use headway_metrics::calls::{Call, Tracer};
-use headway_os::privileges::{CapabilitySet, drop_capabilities};
+use headway_metrics::calls::Call;
 
 use acceptor::{Acceptor, Batch};
 use context::LoopContext;
@@ -53,7 +52,7 @@ use router::Router;
 use snapshot::snapshot;
 use start::setup;
 pub use start::{WorkerError, worker_main};
-use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, UPSTREAM_CONN};
+use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
 
 /// Whether a connection stays open after a step.
 #[derive(PartialEq, Eq)]
@@ -76,22 +75,7 @@ struct Worker {
 /// The loop.
 impl Worker {
     fn run(&mut self) -> Result<(), WorkerError> {
-        let maps = self.context.sender.maps_files();
-        let (heap, locked) = memory::reserve_and_lock(self.context.config.memory_bytes(), maps);
-        self.heap = heap;
-        if let Err(error) = locked {
-            self.context.notice(error);
-        }
-        // From here on nothing may block. Reserving memory may, because no client is served yet.
-        if self.context.config.trace {
-            self.context.tracer = Tracer::enable();
-        }
-        // The SYN filter is loaded and the rings are open. Memory is locked as it grows.
-        setup(
-            "cannot give up capabilities",
-            drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
-        )?;
-        self.heap.start_thread();
+        self.heap = start::prepare(&mut self.context)?;
         self.context.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
         self.maintain();
@@ -145,6 +129,7 @@ impl Worker {
             SPAWNER => gateway.on_spawner(context),
             DIRECT_PROCESS => gateway.on_direct(context, event.token),
             UPSTREAM_CONN => gateway.on_upstream_conn(context, event),
+            STORE => self.router.files.on_store(context),
             CONTROL => return self.on_control_messages(),
             _ => {}
         }
@@ -228,6 +213,7 @@ impl Worker {
                     gateway.attach_spawner(context, socket, pid);
                 }
                 (ToWorker::Log, Some(socket)) => context.reconnect_log(socket),
+                (ToWorker::Store, Some(socket)) => self.router.files.attach_store(context, socket),
                 (ToWorker::Snapshot { id }, _) => {
                     let snapshot = Box::new(snapshot(self));
                     self.context.send_snapshot(id, snapshot);
@@ -240,7 +226,8 @@ impl Worker {
                 (ToWorker::Log | ToWorker::Spawner { .. }, None) => {
                     return Err(WorkerError::SocketLost);
                 }
-                // No other message is sent after the start.
+                // A helper whose socket was lost is requested again, and without that of the store process
+                // the worker stores on its own. No other message is sent after the start.
                 _ => {}
             }
         }

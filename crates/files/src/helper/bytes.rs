@@ -51,6 +51,19 @@ pub(super) fn memory(bytes: &[u8]) -> Result<(OwnedFd, Meta), Errno> {
     seal(made)
 }
 
+/// Whether the system lets a process make and seal memory for the content store.
+///
+/// # Errors
+/// As memfd_create(2); `ENOSYS` or `EPERM` from a filter of system calls.
+///
+/// # Example
+/// ```
+/// assert!(headway_files::probe_memfd().is_ok());
+/// ```
+pub fn probe_memfd() -> io::Result<()> {
+    Ok(memory(&[]).map(drop)?)
+}
+
 pub(super) fn memfd() -> Result<OwnedFd, Errno> {
     memfd_create(c"headway", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }

@@ -10,8 +10,8 @@ use headway_base::html::escaped;
 use headway_debox::{Report, TraceLevel};
 use std::fmt::Write;
 
-use crate::families::GROUPS;
-use crate::{Counters, Histogram, NetworkDrops, Overview, Pinned, Snapshot};
+use crate::families::{FixedFamily, GROUPS};
+use crate::{Counters, Histogram, NetworkDrops, Overview, Pinned, Snapshot, Stored};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -36,7 +36,13 @@ pub fn render(overview: &Overview) -> String {
             out.push_str("<div class=\"cards\">");
             responses(&mut out, &total.counters);
             numbers(&mut out, &total.counters);
-            pinned(&mut out, overview.master.pinned.as_ref());
+            let (stored, pinned) = (&overview.master.stored, &overview.master.pinned);
+            section(&mut out, "Content store", stored.as_ref().map(Stored::all));
+            section(
+                &mut out,
+                "Page-cache pinning",
+                pinned.as_ref().map(Pinned::all),
+            );
             accepting(&mut out, &total.counters, overview);
             ready_events(&mut out, &total.counters.ready_events);
             helper_times(&mut out, &total.counters);
@@ -165,11 +171,15 @@ fn row(out: &mut String, key: &str, help: &str, value: u64) {
     );
 }
 
-/// The small files pinned in the page cache for all workers, if pinning is on.
-fn pinned(out: &mut String, pinned: Option<&Pinned>) {
-    let Some(pinned) = pinned else { return };
-    out.push_str("<section><h2>Page-cache pinning</h2><table>");
-    for (family, value) in pinned.all() {
+/// Numbers of the store process, if it does this.
+fn section<const COUNT: usize>(
+    out: &mut String,
+    heading: &str,
+    numbers: Option<[(&'static FixedFamily, u64); COUNT]>,
+) {
+    let Some(numbers) = numbers else { return };
+    let _ = write!(out, "<section><h2>{heading}</h2><table>");
+    for (family, value) in numbers {
         let name = family.name.trim_start_matches("headway_");
         row(out, name.trim_end_matches("_total"), family.help, value);
     }

@@ -25,8 +25,8 @@ pub struct Programs {
     pub helper: Vec<OsString>,
     /// Arguments that make the binary the log process.
     pub log: Vec<OsString>,
-    /// Arguments that make the binary the page-cache pinner.
-    pub pinner: Vec<OsString>,
+    /// Arguments that make the binary the store process.
+    pub store: Vec<OsString>,
     /// Arguments that make the binary a spawner.
     pub spawner: Vec<OsString>,
 }
@@ -37,7 +37,7 @@ pub(super) enum Role {
     Worker,
     Helper,
     Log,
-    Pinner,
+    Store,
     Spawner,
 }
 
@@ -52,7 +52,7 @@ impl Programs {
             worker: vec!["serve-worker".into()],
             helper: vec!["serve-helper".into()],
             log: vec!["serve-log".into()],
-            pinner: vec!["serve-pinner".into()],
+            store: vec!["serve-store".into()],
             spawner: vec!["serve-spawner".into()],
         }
     }
@@ -70,7 +70,7 @@ impl Programs {
             Role::Worker => &self.worker,
             Role::Helper => &self.helper,
             Role::Log => &self.log,
-            Role::Pinner => &self.pinner,
+            Role::Store => &self.store,
             Role::Spawner => &self.spawner,
         };
         // The log process alone may be asked to write to standard output, as /dev/stdout.

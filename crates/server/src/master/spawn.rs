@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
 
 use super::children::Role;
-use super::pinner::Pinner;
 use super::{Helper, Master, MasterError, system};
 
 impl Master {
@@ -23,12 +22,10 @@ impl Master {
         let sockets = listeners.sockets[number].iter().map(AsFd::as_fd);
         let counters = self.shared.counters.iter().map(AsFd::as_fd);
         let addresses = self.shared.addresses.iter().map(AsFd::as_fd);
-        let pinner = self.pinner.iter().map(Pinner::socket);
         let mut outgoing = OutgoingDescriptors::default();
         outgoing.add(StartDescriptor::Listener, sockets);
         outgoing.add(StartDescriptor::SharedCounters, counters);
         outgoing.add(StartDescriptor::AddressBoard, addresses);
-        outgoing.add(StartDescriptor::Pinner, pinner);
         outgoing.add(StartDescriptor::Log, log.iter().map(AsFd::as_fd));
         let message = ToWorker::Start {
             worker,
@@ -43,6 +40,7 @@ impl Master {
             .map_err(system("start a worker"))?;
         self.slots[number].started(child, ours);
         self.start_spawner(number);
+        self.connect_store(number);
         Ok(())
     }
 

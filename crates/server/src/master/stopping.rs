@@ -93,8 +93,8 @@ impl Master {
         let helpers = self.helpers.iter_mut().map(|helper| &mut helper.child);
         wait_or_kill(helpers, deadline);
         self.spawners.end(deadline);
-        if let Some(pinner) = self.pinner {
-            pinner.end(deadline);
+        if let Some(store) = self.store {
+            store.end(deadline);
         }
         if let Some(log) = &mut self.log {
             log.end(LOG_EXIT_TIMEOUT);

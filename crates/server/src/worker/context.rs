@@ -192,6 +192,11 @@ impl LoopContext {
         file.meta().modified.0 < seen_ms.div_euclid(1000)
     }
 
+    /// Whether this second is over for the clock of the files: nothing is modified in it any more.
+    pub fn is_over(&self, second: i64) -> bool {
+        second < (self.unix_ms - FILE_CLOCK_TICK_MS).div_euclid(1000)
+    }
+
     /// Sends a message for the operator to the master, which prints it.
     pub fn notice(&self, text: String) {
         // If the channel is full, many messages are unread already, so this one may be dropped.

@@ -2,23 +2,28 @@
 //!
 //! In the order of a request: `find_target` looks for the handler that answers, for the router;
 //! `static_file` goes from the path to the last byte; `small_file` gets the content of a small file;
-//! `content_store` has larger ones copied into memory that is sent without a copy.
+//! `content_store` has larger ones copied into memory that is sent without a copy; `shared_store` is what
+//! the worker has of the store that all workers share.
 
 mod content_store;
 pub(super) mod find_target;
+mod shared_store;
 pub(super) mod small_file;
 pub(super) mod static_file;
 
 use headway_config::Config;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use headway_files::{Answer, PinnerSocket, RootId};
+use headway_event::{Interest, Token};
+use headway_files::{Answer, RootId, StoreSocket};
 use headway_lookup::Lookup;
 use headway_metrics::Counters;
 use headway_request::{Entry, Request};
 use headway_respond::ResponseCache;
 
 use crate::worker::context::LoopContext;
+use crate::worker::tokens::STORE;
 use content_store::ContentStore;
 
 /// How many cached files are closed when descriptors run out: as many as one message to a helper
@@ -43,21 +48,18 @@ pub(super) struct StaticFiles {
     search_interval: SearchInterval,
     response_cache: ResponseCache,
     store: ContentStore,
-    /// The socket of the process that pins small files for all workers, if there is one.
-    pinner: Option<PinnerSocket>,
     /// The buffer into which small files are read before their response is built.
     body: Vec<u8>,
 }
 
 impl StaticFiles {
-    pub(super) fn new(config: &Config, lookup: Lookup, pinner: Option<PinnerSocket>) -> Self {
+    pub(super) fn new(config: &Config, lookup: Lookup) -> Self {
         Self {
             lookup,
             deleted_search_ms: u64::MAX,
             search_interval: SearchInterval::default(),
             response_cache: ResponseCache::new(config.response_cache_max_bytes),
             store: ContentStore::new(config),
-            pinner,
             body: Vec::new(),
         }
     }
@@ -79,12 +81,28 @@ impl StaticFiles {
         Some(found.entry)
     }
 
-    /// Searches for cached files that have been deleted. Runs once per iteration.
+    /// Takes the socket to a store process that has started.
+    pub(super) fn attach_store(&mut self, context: &mut LoopContext, socket: OwnedFd) {
+        let watched = context
+            .events
+            .add(socket.as_fd(), Token::new(STORE, 0, 0), Interest::READ);
+        if let Err(error) = watched {
+            return context.notice(format!("cannot watch the store process: {error}"));
+        }
+        self.store.forget_questions();
+        if let Some(last) = self.store.shared.attach(StoreSocket::new(socket)) {
+            let _ = context.events.remove(last.as_fd());
+        }
+    }
+
+    /// Searches for cached files that have been deleted, and sends the store process what is due.
+    /// Runs once per iteration.
     pub(super) fn maintain(&mut self, context: &LoopContext) {
         let now_ms = context.now_ms;
         if self.search_interval.ends_idle() {
             self.deleted_search_ms = self.deleted_search_ms.min(now_ms + DELETED_SEARCH_MS);
         }
+        self.store.shared.maintain(&context.tracer, now_ms);
         if !self.lookup.has_open_files() {
             self.deleted_search_ms = u64::MAX;
         } else if self.deleted_search_ms == u64::MAX {
@@ -101,7 +119,8 @@ impl StaticFiles {
 
     /// When [`StaticFiles::maintain`] has something to do.
     pub(super) fn next_ms(&self) -> Option<u64> {
-        (self.deleted_search_ms < u64::MAX).then_some(self.deleted_search_ms)
+        let search = (self.deleted_search_ms < u64::MAX).then_some(self.deleted_search_ms);
+        search.into_iter().chain(self.store.shared.next_ms()).min()
     }
 
     /// Sets the gauges of a snapshot.
@@ -109,8 +128,8 @@ impl StaticFiles {
         self.lookup.gauges(counters);
         counters.response_cache_bytes = self.response_cache.used_bytes().get();
         counters.response_cache_evictions = self.response_cache.evictions();
-        counters.content_store_bytes = self.store.cache.used_bytes().get();
-        counters.content_store_evictions = self.store.cache.evictions();
+        counters.content_store_bytes = self.store.bytes();
+        counters.content_store_evictions += self.store.cache.evictions();
     }
 
     /// Whether the root is another directory now than in this version. Where a helper has to find out, the

@@ -14,10 +14,10 @@ use headway_control::{
 };
 use headway_event::{Events, Interest, Mechanism, Token};
 use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
-use headway_files::{
-    FileCache, FileCacheLimits, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits, Roots,
-};
+use headway_files::{FileCache, FileCacheLimits, PREFETCH_BYTES, Pool, PoolLimits, Roots};
 use headway_lookup::{Ages, Lookup, VirtualHosts};
+use headway_metrics::calls::Tracer;
+use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
 
@@ -29,7 +29,7 @@ use super::gateway::Gateway;
 use super::helpers::Helpers;
 use super::listings::Listings;
 use super::log::Log;
-use super::memory::HeapReserve;
+use super::memory::{self, HeapReserve};
 use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
@@ -125,7 +125,7 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
             resources.address_board,
         ),
         router: Router {
-            files: StaticFiles::new(&config, resources.lookup, resources.pinner),
+            files: StaticFiles::new(&config, resources.lookup),
             listings: Listings::new(&config),
             gateway: resources.gateway,
             applications: resources.applications,
@@ -149,7 +149,6 @@ pub(super) struct Resources {
     pub lookup: Lookup,
     pub pool: Pool,
     pub sender: Sender,
-    pub pinner: Option<PinnerSocket>,
     pub log: Option<Log>,
 }
 
@@ -165,7 +164,6 @@ impl Resources {
         let mut events = setup("cannot open the event mechanism", Events::new(mechanism))?;
         let Passed {
             log,
-            pinner,
             shared_counters,
             address_board,
             listeners,
@@ -211,7 +209,6 @@ impl Resources {
             lookup,
             pool,
             sender: Sender::new(config, other),
-            pinner,
             log,
         })
     }
@@ -245,7 +242,6 @@ fn lookup(
 /// The descriptors that the master passes with the start message.
 struct Passed {
     log: Option<Log>,
-    pinner: Option<PinnerSocket>,
     shared_counters: Option<SharedLines>,
     address_board: Option<AddressBoard>,
     listeners: Vec<OwnedFd>,
@@ -274,9 +270,6 @@ impl Passed {
             "seeing the connections per address of other workers",
             address_board,
         )?;
-        let pinner = descriptors
-            .take_if(config.pin_max_bytes > 0, StartDescriptor::Pinner)?
-            .map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
         let log_socket = descriptors.take_if(config.log.is_some(), StartDescriptor::Log)?;
         let log = config
             .log
@@ -286,7 +279,6 @@ impl Passed {
         descriptors.finish()?;
         Ok(Passed {
             log,
-            pinner,
             shared_counters,
             address_board,
             listeners,
@@ -318,6 +310,26 @@ fn helper_pool(
         }
     }
     Ok(pool)
+}
+
+/// The last part of the start, after which nothing may block. Reserving memory may, because no client
+/// is served yet.
+pub(super) fn prepare(context: &mut LoopContext) -> Result<HeapReserve, WorkerError> {
+    let maps = context.sender.maps_files();
+    let (mut heap, locked) = memory::reserve_and_lock(context.config.memory_bytes(), maps);
+    if let Err(error) = locked {
+        context.notice(error);
+    }
+    if context.config.trace {
+        context.tracer = Tracer::enable();
+    }
+    // The SYN filter is loaded and the rings are open. Memory is locked as it grows.
+    setup(
+        "cannot give up capabilities",
+        drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
+    )?;
+    heap.start_thread();
+    Ok(heap)
 }
 
 pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {

@@ -13,3 +13,5 @@ pub(super) const SPAWNER: u8 = 5;
 pub(super) const DIRECT_PROCESS: u8 = 6;
 /// The token kind of upstream connections.
 pub(super) const UPSTREAM_CONN: u8 = 7;
+/// The token kind of the socket to the store process.
+pub(super) const STORE: u8 = 8;

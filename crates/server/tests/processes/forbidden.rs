@@ -4,11 +4,12 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::clients::program;
-use crate::clients::skip;
+use headway_test_support::server::Server;
 
-/// The command in a process that io_uring_setup(2) refuses with this error.
-fn without_io_uring(mut command: Command, error: libc::c_int) -> Command {
+use crate::clients::{contents, counter, get, program, root, skip};
+
+/// The command in a process in which this system call fails with this error.
+fn without_call(mut command: Command, call: libc::c_long, error: libc::c_int) -> Command {
     let code = |operation: u32, value: u32, no: u8| libc::sock_filter {
         code: operation as u16,
         jt: 0,
@@ -19,11 +20,7 @@ fn without_io_uring(mut command: Command, error: libc::c_int) -> Command {
     // The number of the call is the first word of what a filter sees (seccomp(2)).
     let mut filter = [
         code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        code(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            libc::SYS_io_uring_setup as u32,
-            1,
-        ),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1),
         code(libc::BPF_RET | libc::BPF_K, refused, 0),
         code(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];
@@ -61,7 +58,7 @@ fn error_names_what_forbids_io_uring_and_the_alternative() {
             continue;
         }
         for (option, instead) in [("--events", "use epoll"), ("--helpers", "use processes")] {
-            let mut command = without_io_uring(program(), error);
+            let mut command = without_call(program(), libc::SYS_io_uring_setup, error);
             let output = command.args(["serve", option, "io_uring", "--check"]);
             let output = output.output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
@@ -71,8 +68,36 @@ fn error_names_what_forbids_io_uring_and_the_alternative() {
             }
         }
         // Nothing else is refused for it.
-        let mut command = without_io_uring(program(), error);
+        let mut command = without_call(program(), libc::SYS_io_uring_setup, error);
         let output = command.args(["serve", "--check"]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
+fn files_are_served_without_the_store_when_memfds_are_forbidden() {
+    const BYTES: usize = 300_000;
+    for error in [libc::EPERM, libc::ENOSYS] {
+        let root = root();
+        std::fs::write(root.path().join("file"), contents(1, BYTES)).unwrap();
+        let command = without_call(program(), libc::SYS_memfd_create, error);
+        // Several workers share memory of this kind.
+        let server = Server::start(command, root.path(), &["--workers", "1"]);
+        for _ in 0..20 {
+            assert!(get(&server.address, "/file") == (200, contents(1, BYTES)));
+        }
+        let status = server.status();
+        assert!(status["master"]["stored"].is_null());
+        let counters = [
+            "helper_jobs_copy",
+            "content_store_insertions",
+            "responses_aborted",
+        ];
+        assert_eq!(counters.map(|name| counter(&status, name)), [0; 3]);
+        let said = server.stop();
+        let lines = said.lines().filter(|line| line.contains("memfd_create"));
+        let lines: Vec<&str> = lines.collect();
+        assert_eq!(lines.len(), 1, "{said}");
+        assert!(lines[0].contains("no content store"), "{said}");
     }
 }

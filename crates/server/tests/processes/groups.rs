@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headway_test_support::groups::Group;
-use headway_test_support::server::{in_group, kill};
+use headway_test_support::server::{Server, in_group, kill};
 use headway_test_support::{executable, is_running, wait_until};
 use rustix::process::Signal;
 
@@ -119,6 +119,61 @@ fn little_memory() -> Result<Group, String> {
 
 /// Needs: root, and control groups which limit memory
 #[test]
+fn content_store_shrinks_when_memory_becomes_scarce_in_a_group() {
+    const NAME: &str = "content_store_shrinks_when_memory_becomes_scarce_in_a_group";
+    const BYTES: usize = 300_000;
+    const FILES: usize = 100;
+    let group = match little_memory() {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let root = root();
+    for number in 0..FILES {
+        let path = root.path().join(number.to_string());
+        fs::write(path, contents(number, BYTES)).unwrap();
+    }
+    let options = ["--content-store-max", "200MiB", "--pin-max", "0"];
+    let command = in_group(program(), &group.procs());
+    let server = Server::start(command, root.path(), &options);
+    let stored = |server: &Server, name: &str| {
+        let status = server.status();
+        status["master"]["stored"][name].as_u64().unwrap_or(0)
+    };
+    let request = |server: &Server| {
+        for number in 0..FILES {
+            let path = format!("/{number}");
+            assert!(get(&server.address, &path) == (200, contents(number, BYTES)));
+        }
+    };
+    server.wait_for("files in the store", |server| {
+        request(server);
+        stored(server, "files") >= 80
+    });
+    assert!(stored(&server, "limit_bytes") < 200 << 20);
+    assert_eq!(stored(&server, "evicted"), 0);
+    let filler = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    // Half of what is available is checked twice per second, so the rest suffices until the next check.
+    wait_until("the store to shrink", || {
+        let mut command = Command::new("sh");
+        let script = "head -c 2M /dev/zero >>\"$0\"";
+        command.args(["-c", script]).arg(filler.path());
+        let filled = in_group(command, &group.procs()).status().unwrap();
+        assert!(filled.success());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        stored(&server, "evicted") > 0
+    });
+    server.wait_for("it to be within its limit", |server| {
+        stored(server, "bytes") <= stored(server, "limit_bytes")
+    });
+    request(&server);
+    let status = server.status();
+    assert_eq!(status["master"]["worker_deaths"], 0);
+    assert_eq!(counter(&status, "responses_aborted"), 0);
+    server.stop();
+}
+
+/// Needs: root, and control groups which limit memory
+#[test]
 fn killed_processes_are_replaced_when_memory_runs_out() {
     const NAME: &str = "killed_processes_are_replaced_when_memory_runs_out";
     let group = match little_memory() {
@@ -144,7 +199,7 @@ fn killed_processes_are_replaced_when_memory_runs_out() {
         "worker_deaths",
         "spawner_deaths",
         "log_deaths",
-        "pinner_deaths",
+        "store_deaths",
     ] {
         assert!(master[deaths].as_u64() > Some(0), "{deaths}: {master}");
     }

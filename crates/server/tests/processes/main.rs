@@ -17,4 +17,5 @@ mod sharing;
 mod shortage;
 mod stalled;
 mod stopping;
+mod store;
 mod workers;

@@ -60,7 +60,7 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_pinner_is_killed
         "0",
     ];
     let server = Server::start(program(), root.path(), &options);
-    let pinners = server.children("serve-pinner");
+    let pinners = server.children("serve-store");
     assert_eq!(pinners.len(), 1);
     ask_until_pinned(&server, &path("one"), 0);
     assert!(!stays(&path("unasked")));
@@ -71,11 +71,11 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_pinner_is_killed
     let pinner = Pid::from_raw(pinners[0]).unwrap();
     kill_process(pinner, Signal::KILL).unwrap();
     server.wait_for("another pinner", |server| {
-        let now = server.children("serve-pinner");
+        let now = server.children("serve-store");
         now.len() == 1 && now != pinners
     });
     let status = server.status();
-    assert_eq!(status["master"]["pinner_deaths"], 1);
+    assert_eq!(status["master"]["store_deaths"], 1);
     assert!(!stays(&path("one")), "what it pinned went with it");
     // Workers need no notice of the new process.
     ask_until_pinned(&server, &path("other"), 1);
@@ -90,7 +90,7 @@ fn nothing_is_pinned_by_default_without_a_memory_limit() {
     assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
     let status = server.status();
     // The tests themselves may run in a group with a limit.
-    let limited = !server.children("serve-pinner").is_empty();
+    let limited = headway_server::config::Environment::detect().memory.limited;
     assert_eq!(status["master"]["pinned"].is_null(), !limited);
     server.stop();
 }

@@ -50,7 +50,7 @@ pub const KINDS: [&str; 5] = [
     "serve-helper",
     "serve-spawner",
     "serve-log",
-    "serve-pinner",
+    "serve-store",
 ];
 
 #[test]
@@ -141,8 +141,8 @@ fn requests_are_served_while_the_master_is_stopped() {
 }
 
 #[test]
-fn requests_are_served_while_the_log_process_or_the_pinner_is_stopped() {
-    for kind in ["serve-log", "serve-pinner"] {
+fn requests_are_served_while_the_log_process_or_the_store_process_is_stopped() {
+    for kind in ["serve-log", "serve-store"] {
         let (root, server) = serve(&[], &[]);
         let stopped = Stopped::stop(server.children(kind));
         for number in 0..200 {
@@ -159,7 +159,7 @@ fn requests_are_served_while_the_log_process_or_the_pinner_is_stopped() {
         drop(stopped);
         assert_eq!(get(&server.address, "/a").0, 200);
         let status = server.status();
-        let deaths = ["log_deaths", "pinner_deaths"].map(|name| status["master"][name].as_u64());
+        let deaths = ["log_deaths", "store_deaths"].map(|name| status["master"][name].as_u64());
         assert_eq!(deaths, [Some(0); 2]);
     }
 }

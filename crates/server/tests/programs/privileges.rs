@@ -113,7 +113,7 @@ fn processes_of_the_server_have_no_capabilities_but_to_lock_memory() {
     let mut seen = 0;
     for (kind, may) in [
         ("serve-worker", IPC_LOCK),
-        ("serve-pinner", IPC_LOCK),
+        ("serve-store", IPC_LOCK),
         ("serve-helper", 0),
         ("serve-log", 0),
         ("serve-spawner", 0),

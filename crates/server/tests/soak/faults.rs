@@ -87,7 +87,7 @@ impl Target<'_> {
             Kind::StopHelper | Kind::KillHelper => "serve-helper",
             Kind::StopSpawner | Kind::KillSpawner => "serve-spawner",
             Kind::StopLog | Kind::KillLog => "serve-log",
-            Kind::StopPinner | Kind::KillPinner => "serve-pinner",
+            Kind::StopStore | Kind::KillStore => "serve-store",
             Kind::StopProgram | Kind::KillProgram => "echo.cgi",
             _ => return self.break_thing(kind, duration_ms, random),
         };
@@ -105,7 +105,7 @@ impl Target<'_> {
             | Kind::KillHelper
             | Kind::KillSpawner
             | Kind::KillLog
-            | Kind::KillPinner
+            | Kind::KillStore
             | Kind::KillProgram => drop(signal(pid, Signal::KILL)),
             Kind::Descriptors => leave_room(pid, random.below(12), duration_ms),
             // The master replaces it after 5 s.

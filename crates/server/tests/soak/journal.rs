@@ -52,14 +52,14 @@ pub enum Kind {
     StopHelper,
     StopSpawner,
     StopLog,
-    StopPinner,
+    StopStore,
     StopProgram,
     StopMaster,
     KillWorker,
     KillHelper,
     KillSpawner,
     KillLog,
-    KillPinner,
+    KillStore,
     KillProgram,
     Hangup,
     Memory,
@@ -86,14 +86,14 @@ impl Kind {
         Kind::StopHelper,
         Kind::StopSpawner,
         Kind::StopLog,
-        Kind::StopPinner,
+        Kind::StopStore,
         Kind::StopProgram,
         Kind::StopMaster,
         Kind::KillWorker,
         Kind::KillHelper,
         Kind::KillSpawner,
         Kind::KillLog,
-        Kind::KillPinner,
+        Kind::KillStore,
         Kind::KillProgram,
         Kind::Hangup,
         Kind::Memory,
@@ -123,13 +123,13 @@ impl Kind {
             | Kind::StopHelper
             | Kind::StopSpawner
             | Kind::StopLog
-            | Kind::StopPinner
+            | Kind::StopStore
             | Kind::StopProgram
             | Kind::StopMaster
             | Kind::StopUpstream
             | Kind::KillHelper
             | Kind::KillLog
-            | Kind::KillPinner
+            | Kind::KillStore
             | Kind::Hangup
             | Kind::FullLog => false,
             Kind::KillWorker | Kind::HangWorker => is_gone,

@@ -213,7 +213,7 @@ const KINDS: [&str; 6] = [
     "serve-helper",
     "serve-spawner",
     "serve-log",
-    "serve-pinner",
+    "serve-store",
     "serve --config",
 ];
 

@@ -12,18 +12,22 @@
 //!
 //! Sources: memfd_create(2), fcntl(2) on seals; for the choice of files [`headway_base::GreedyDualSize`].
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use headway_config::{Config, EtagSource, STORED_FILE_BYTES_MIN};
-use headway_files::{Answer, COPY_BYTES_MAX, OpenFile, RootId};
+use headway_files::{
+    Answer, COPY_BYTES_MAX, FileKey, FromStore, FromStoreSocket, OpenFile, stored_body,
+};
 use headway_http::etag::Etag;
-use headway_metrics::calls::Call;
 use headway_os::residency::page_bytes;
 use headway_request::{CachedResponse, Charge, Entry, StoredBody, Variant};
 use headway_respond::{CachedBody, Representation, ResponseCache, variant_file};
+use rustix::fd::{AsFd, OwnedFd};
 
 use super::StaticFiles;
+use super::shared_store::{Place, SharedStore};
 use crate::worker::context::LoopContext;
 
 /// Copies under way. More would take the helpers from requests that wait.
@@ -36,51 +40,93 @@ const FILE_DIVISOR: u64 = 8;
 /// a working set that is larger than the store would be copied again and again.
 const ADMISSION_DIVISOR: u32 = 16;
 
+/// After a refusal this many candidates are not asked for: most would be refused as well, and each
+/// question takes two calls.
+const UNASKED_AFTER_REFUSAL: u32 = 7;
+
 /// The stored files, and those that are being copied.
 pub(super) struct ContentStore {
-    /// Their responses.
+    /// The responses of bodies that only this worker has.
     pub cache: ResponseCache,
+    /// The bodies that all workers share.
+    pub shared: SharedStore,
+    /// The bytes of the shared bodies that this worker has.
+    shared_bytes: Rc<Cell<u64>>,
     /// What a body takes of the store at least, so that the descriptors suffice.
     charge_min: u64,
     /// Larger files are not stored; 0 stores none.
     file_bytes_max: u64,
+    /// The same, in the store of all workers.
+    shared_file_bytes_max: u64,
     copies: VecDeque<PendingCopy>,
     /// Candidates since one was admitted to the full store.
     declined: u32,
+    /// Candidates that are not asked for.
+    unasked: u32,
 }
 
 /// A file by device, inode and modification time: what a helper's copy is of.
 type FileVersion = (u64, u64, (i64, u32));
 
-/// A file that a helper is copying.
+/// A file that is to be stored.
 struct PendingCopy {
-    entry: Weak<Entry>,
-    variant: Variant,
-    root: RootId,
-    path: Box<[u8]>,
-    file: FileVersion,
+    place: Place,
+    key: FileKey,
+    state: CopyState,
     requested_ms: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CopyState {
+    /// The store process was asked for it.
+    Asked,
+    /// A helper copies it, to offer it to the store process.
+    CopiedForAll,
+    /// A helper copies it for this worker alone.
+    Copied,
 }
 
 impl ContentStore {
     pub(super) fn new(config: &Config) -> ContentStore {
         let bytes_max = config.content_store_bytes_per_worker();
         let descriptors = config.content_store_descriptors() as u64;
+        let file_bytes_max = |bytes_max: u64| match descriptors {
+            0 => 0,
+            _ => COPY_BYTES_MAX.min(bytes_max / FILE_DIVISOR),
+        };
         ContentStore {
             cache: ResponseCache::new(bytes_max),
+            shared: SharedStore::default(),
+            shared_bytes: Rc::default(),
             charge_min: bytes_max.checked_div(descriptors).unwrap_or(0),
-            file_bytes_max: match descriptors {
-                0 => 0,
-                _ => COPY_BYTES_MAX.min(bytes_max / FILE_DIVISOR),
-            },
+            file_bytes_max: file_bytes_max(bytes_max),
+            shared_file_bytes_max: file_bytes_max(config.content_store_max_bytes),
             copies: VecDeque::new(),
             declined: 0,
+            unasked: 0,
         }
     }
 
     /// Whether files of this size belong here.
     pub(super) fn takes(&self, bytes: u64) -> bool {
-        bytes > STORED_FILE_BYTES_MIN && bytes <= self.file_bytes_max
+        let most = match self.shared.is_attached() {
+            true => self.shared_file_bytes_max,
+            false => self.file_bytes_max,
+        };
+        bytes > STORED_FILE_BYTES_MIN && bytes <= most
+    }
+
+    /// The bytes of the bodies that this worker has.
+    pub(super) fn bytes(&self) -> u64 {
+        self.cache.used_bytes().get() + self.shared_bytes.get()
+    }
+
+    /// What the response of a body is charged to.
+    pub(super) fn total(&self, body: &StoredBody) -> &Rc<Cell<u64>> {
+        match body.is_for_all {
+            true => &self.shared_bytes,
+            false => self.cache.used_bytes(),
+        }
     }
 
     /// Whether a file that does not have to be stored should be.
@@ -94,7 +140,7 @@ impl ContentStore {
 
     fn is_pending(&self, entry: &Rc<Entry>, variant: Variant) -> bool {
         let is_same = |copy: &PendingCopy| {
-            copy.variant == variant && copy.entry.as_ptr() == Rc::as_ptr(entry)
+            copy.place.variant == variant && copy.place.entry.as_ptr() == Rc::as_ptr(entry)
         };
         self.copies.iter().any(is_same)
     }
@@ -106,17 +152,65 @@ impl ContentStore {
         self.copies.len() < COPIES_MAX
     }
 
-    fn take_pending(&mut self, file: FileVersion) -> Option<PendingCopy> {
-        let at = self.copies.iter().position(|copy| copy.file == file)?;
+    fn wait_for(&mut self, place: Place, key: FileKey, state: CopyState, now_ms: u64) {
+        self.copies.push_back(PendingCopy {
+            place,
+            key,
+            state,
+            requested_ms: now_ms,
+        });
+    }
+
+    /// Stores the response of a body with its entry.
+    pub(super) fn insert(
+        &mut self,
+        entry: &Rc<Entry>,
+        variant: Variant,
+        response: &Rc<CachedResponse>,
+    ) {
+        match &response.stored {
+            // The store process evicts it.
+            Some(stored) if stored.is_for_all => {
+                *entry.prepared.responses[variant].borrow_mut() = Some(response.clone());
+            }
+            _ => self.cache.insert(entry, variant, response),
+        }
+    }
+
+    /// Another store process does not answer what the last one was asked.
+    pub(super) fn forget_questions(&mut self) {
+        self.copies.retain(|copy| copy.state != CopyState::Asked);
+    }
+
+    fn take_pending(&mut self, is_it: impl Fn(&PendingCopy) -> bool) -> Option<PendingCopy> {
+        let at = self.copies.iter().position(is_it)?;
         self.copies.remove(at)
     }
 
-    fn body(&self, file: &Rc<OpenFile>) -> Rc<StoredBody> {
+    fn body(&self, file: &Rc<OpenFile>, is_for_all: bool) -> Rc<StoredBody> {
         let pages_bytes = file.meta().size.next_multiple_of(page_bytes());
-        Rc::new(StoredBody {
-            file: file.clone(),
-            charge: Charge::new(self.cache.used_bytes(), pages_bytes.max(self.charge_min)),
-        })
+        let (total, bytes) = match is_for_all {
+            true => (&self.shared_bytes, pages_bytes),
+            false => (self.cache.used_bytes(), pages_bytes.max(self.charge_min)),
+        };
+        Rc::new(StoredBody::new(
+            file.clone(),
+            Charge::new(total, bytes),
+            is_for_all,
+        ))
+    }
+}
+
+impl PendingCopy {
+    fn is_of(&self, file: FileVersion) -> bool {
+        let FileKey {
+            device,
+            inode,
+            modified_s,
+            modified_ns,
+            ..
+        } = self.key;
+        self.state != CopyState::Asked && file == (device, inode, (modified_s, modified_ns))
     }
 }
 
@@ -137,21 +231,162 @@ impl StaticFiles {
         if !entry.is_cached() || !store.takes(size) || store.is_pending(entry, variant) {
             return;
         }
-        if !store.has_helper(context.now_ms) || !(always || store.admits(size)) {
+        if !store.has_helper(context.now_ms) {
             return;
         }
-        // A full queue has more urgent work. A later request asks again.
-        if context.pool.submit_copy_ahead(file).is_err() {
-            return;
-        }
-        store.copies.push_back(PendingCopy {
+        let place = Place {
             entry: Rc::downgrade(entry),
             variant,
             root: representation.root,
             path: representation.path.into(),
-            file: (meta.device, meta.inode, meta.modified),
-            requested_ms: context.now_ms,
+        };
+        let key = FileKey::from(meta);
+        // A file of this second may be written again without a change of its time. A copy of it is not for
+        // others, which may have the later contents.
+        if store.shared.is_attached() && context.is_over(meta.modified.0) {
+            return self.request_shared(context, place, key, always);
+        }
+        if size > store.file_bytes_max || !(always || store.admits(size)) {
+            return;
+        }
+        // A full queue has more urgent work. A later request asks again.
+        if context.pool.submit_copy_ahead(file).is_ok() {
+            store.wait_for(place, key, CopyState::Copied, context.now_ms);
+        }
+    }
+
+    fn request_shared(
+        &mut self,
+        context: &mut LoopContext,
+        place: Place,
+        key: FileKey,
+        always: bool,
+    ) {
+        if let Some(body) = self.store.shared.body(&key) {
+            return self.place(context, place, key, &body);
+        }
+        if !always && self.store.unasked > 0 {
+            self.store.unasked -= 1;
+        } else if self.store.shared.want(&context.tracer, key, always) {
+            let store = &mut self.store;
+            store.wait_for(place, key, CopyState::Asked, context.now_ms);
+        }
+    }
+
+    /// Handles the messages of the store process.
+    pub(in crate::worker) fn on_store(&mut self, context: &mut LoopContext) {
+        loop {
+            match self.store.shared.receive(&context.tracer) {
+                FromStoreSocket::Message(message, file) => self.answered(context, message, file),
+                FromStoreSocket::WouldBlock => return,
+                FromStoreSocket::End => {
+                    self.store.forget_questions();
+                    if let Some(socket) = self.store.shared.detach() {
+                        let _ = context.events.remove(socket.as_fd());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, context: &mut LoopContext, message: FromStore, file: Option<OwnedFd>) {
+        let store = &mut self.store;
+        match message {
+            FromStore::Given { key, number } => self.given(context, key, number, file),
+            FromStore::Copy { key } => self.copy_for_all(context, key),
+            FromStore::Refused { key } => {
+                store.unasked = UNASKED_AFTER_REFUSAL;
+                store.take_pending(|copy| copy.key == key && copy.state == CopyState::Asked);
+                store.shared.refused(&key);
+            }
+            FromStore::Accepted { key, number } => store.shared.accepted(key, number),
+            FromStore::Evict { number } => {
+                let has = store.shared.evict(number);
+                context.counters.content_store_evictions += u64::from(has);
+            }
+        }
+    }
+
+    /// Another worker has copied the file.
+    fn given(
+        &mut self,
+        context: &mut LoopContext,
+        key: FileKey,
+        number: u64,
+        memfd: Option<OwnedFd>,
+    ) {
+        let store = &mut self.store;
+        let mut places: Vec<Place> = Vec::new();
+        while let Some(pending) =
+            store.take_pending(|copy| copy.key == key && copy.state == CopyState::Asked)
+        {
+            places.push(pending.place);
+        }
+        let closes = context.pool.deferred_closes();
+        let file = memfd.and_then(|memfd| stored_body(memfd, &key, &closes));
+        if store.shared.has(&key, number) {
+            return;
+        }
+        let Some(file) = file else {
+            return store.shared.return_body(number);
+        };
+        places.extend(store.shared.take_places(&key));
+        let body = store.body(&Rc::new(file), true);
+        body.shared.replace(Some(store.shared.shared(number)));
+        for place in places {
+            self.place(context, place, key, &body);
+        }
+    }
+
+    /// The store process has not got the file, and room for it.
+    fn copy_for_all(&mut self, context: &mut LoopContext, key: FileKey) {
+        let is_asked = |copy: &PendingCopy| copy.key == key && copy.state == CopyState::Asked;
+        let pending = self.store.take_pending(is_asked);
+        let file = pending.as_ref().and_then(|pending| {
+            let entry = pending.place.entry.upgrade()?;
+            let Answer::File(found) = &entry.answer else {
+                return None;
+            };
+            variant_file(found, pending.place.variant).open()
         });
+        match (pending, file) {
+            (Some(pending), Some(file)) if context.pool.submit_copy_ahead(&file).is_ok() => {
+                let (store, state) = (&mut self.store, CopyState::CopiedForAll);
+                store.wait_for(pending.place, key, state, context.now_ms);
+            }
+            _ => self.store.shared.decline(&context.tracer, key),
+        }
+    }
+
+    /// Stores a response of a shared body at this place, if the file there still is the one of the body.
+    fn place(
+        &mut self,
+        context: &mut LoopContext,
+        place: Place,
+        key: FileKey,
+        body: &Rc<StoredBody>,
+    ) {
+        let Some(entry) = place.entry.upgrade() else {
+            return;
+        };
+        let Answer::File(found) = &entry.answer else {
+            return;
+        };
+        let (hosts, variant) = (context.hosts(), place.variant);
+        let file = variant_file(found, variant);
+        if FileKey::from(file.meta()) != key || !entry.is_cached() {
+            return;
+        }
+        let settled = context.is_settled(&entry, file);
+        let host = hosts.get(place.root);
+        let representation = Representation::new(found, variant, host, &place.path, settled);
+        if self
+            .store_body(context, &entry, &representation, body)
+            .is_some()
+        {
+            self.store.shared.add(key, body, place);
+        }
     }
 
     /// Stores a helper's copy of this file, if it was made for the store.
@@ -161,50 +396,80 @@ impl StaticFiles {
         file: FileVersion,
         copy: &Rc<OpenFile>,
     ) {
-        let Some(pending) = self.store.take_pending(file) else {
+        let Some(pending) = self.store.take_pending(|copy| copy.is_of(file)) else {
             return;
         };
-        let Some(entry) = pending.entry.upgrade() else {
-            return;
+        let (is_for_all, key) = (pending.state == CopyState::CopiedForAll, pending.key);
+        let is_kept = self.keep(context, pending, copy);
+        match (is_for_all, is_kept) {
+            (true, true) => self.store.shared.offer(&context.tracer, key),
+            (true, false) => self.store.shared.decline(&context.tracer, key),
+            (false, _) => {}
+        }
+    }
+
+    fn keep(
+        &mut self,
+        context: &mut LoopContext,
+        pending: PendingCopy,
+        copy: &Rc<OpenFile>,
+    ) -> bool {
+        let Some(entry) = pending.place.entry.upgrade() else {
+            return false;
         };
         let Answer::File(found) = &entry.answer else {
-            return;
+            return false;
         };
-        let (hosts, variant) = (context.hosts(), pending.variant);
-        let settled = context.is_settled(&entry, variant_file(found, variant));
-        let host = hosts.get(pending.root);
-        let representation = Representation::new(found, variant, host, &pending.path, settled);
-        let Some(original) = representation.file.open() else {
-            return;
+        let Some(original) = variant_file(found, pending.place.variant).open() else {
+            return false;
         };
         // The comparison must come after the copy: only then is it of the version that was opened.
         if copy.meta().size != original.meta().size || context.is_unchanged(&original) != Ok(true) {
-            return;
+            return false;
         }
-        self.store_copy(context, &entry, &representation, copy);
+        let is_for_all = pending.state == CopyState::CopiedForAll;
+        let body = self.store.body(copy, is_for_all);
+        if is_for_all {
+            self.place(context, pending.place, pending.key, &body);
+            return self.store.shared.body(&pending.key).is_some();
+        }
+        let (hosts, variant) = (context.hosts(), pending.place.variant);
+        let settled = context.is_settled(&entry, variant_file(found, variant));
+        let (host, path) = (hosts.get(pending.place.root), &pending.place.path);
+        let representation = Representation::new(found, variant, host, path, settled);
+        self.store_body(context, &entry, &representation, &body)
+            .is_some()
     }
 
-    /// Stores a copy of the file's version, which has been compared.
+    /// Stores a copy of the file's version, which has been compared, for this worker alone.
     pub(super) fn store_copy(
         &mut self,
         context: &mut LoopContext,
         entry: &Rc<Entry>,
         representation: &Representation<'_>,
         copy: &Rc<OpenFile>,
-    ) -> Option<Rc<CachedResponse>> {
-        let checksum = match StaticFiles::has_checksum(context, copy.meta().size) {
-            true => Some(self.checksum(context, representation, copy)?),
+    ) {
+        let body = self.store.body(copy, false);
+        self.store_body(context, entry, representation, &body);
+    }
+
+    /// Stores the response of a body.
+    fn store_body(
+        &mut self,
+        context: &mut LoopContext,
+        entry: &Rc<Entry>,
+        representation: &Representation<'_>,
+        body: &Rc<StoredBody>,
+    ) -> Option<()> {
+        let checksum = match StaticFiles::has_checksum(context, body.file.meta().size) {
+            true => Some(self.checksum(context, representation, &body.file)?),
             false => None,
         };
-        context.tracer.call(Call::Mmap, || copy.hold());
-        let stored = self.store.body(copy);
-        let body = CachedBody::Stored(&stored, checksum);
-        let response = self.build_cached(context, representation, &body);
+        let cached = CachedBody::Stored(body, checksum);
+        let response = self.build_cached(context, representation, &cached);
         context.counters.content_store_insertions += 1;
-        self.store
-            .cache
-            .insert(entry, representation.variant, &response);
-        Some(response)
+        self.store.insert(entry, representation.variant, &response);
+        Some(())
     }
 
     /// Whether the tag of a file of this size is a checksum: that of a small file may be.

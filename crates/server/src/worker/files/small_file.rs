@@ -93,7 +93,7 @@ impl StaticFiles {
         self.offer_for_pinning(context, entry, &file);
         if self.store.takes(file.meta().size) {
             match loaded {
-                Some(LoadedContent::File(copy)) => {
+                Some(LoadedContent::File(copy)) if !self.store.shared.is_attached() => {
                     self.store_copy(context, entry, representation, copy);
                 }
                 _ => self.request_copy(context, entry, representation, &file, true),
@@ -127,21 +127,18 @@ impl StaticFiles {
             None => CachedBody::Inline(&content.bytes[content.body_at..]),
         };
         let rebuilt = self.build_cached(context, representation, &body);
-        let cache = match content.stored.is_some() {
-            true => &mut self.store.cache,
-            false => &mut self.response_cache,
-        };
-        cache.insert(entry, variant, &rebuilt);
+        match content.stored.is_some() {
+            true => self.store.insert(entry, variant, &rebuilt),
+            false => self.response_cache.insert(entry, variant, &rebuilt),
+        }
         Some(rebuilt)
     }
 
     /// Offers a file that this worker has cached for pinning, which serves all workers.
     fn offer_for_pinning(&self, context: &LoopContext, entry: &Entry, file: &OpenFile) {
         let offered = &entry.prepared.pin_requested;
-        if let Some(pinner) = &self.pinner
-            && !offered.get()
-        {
-            offered.set(context.tracer.call(Call::Offer, || pinner.submit(file)));
+        if context.config.pin_max_bytes > 0 && !offered.get() {
+            offered.set(self.store.shared.pin(&context.tracer, file));
         }
     }
 
@@ -152,11 +149,10 @@ impl StaticFiles {
         body: &CachedBody<'_>,
     ) -> Rc<CachedResponse> {
         let plain = StaticFiles::plain_context(context);
-        let cache = match body {
-            CachedBody::Inline(_) => &self.response_cache,
-            CachedBody::Stored(..) => &self.store.cache,
+        let total = match body {
+            CachedBody::Inline(_) => self.response_cache.used_bytes(),
+            CachedBody::Stored(stored, _) => self.store.total(stored),
         };
-        let total = cache.used_bytes();
         let response = headway_respond::build_cached(&plain, representation, body, total);
         Rc::new(response)
     }

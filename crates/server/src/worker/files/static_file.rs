@@ -181,6 +181,35 @@ impl StaticFiles {
         })
     }
 
+    /// Counts the use of a cached response. Returns whether its body should be shared with other workers.
+    fn count_use(&mut self, context: &mut LoopContext, entry: &Entry, variant: Variant) -> bool {
+        let response = entry.prepared.responses[variant].borrow();
+        let Some(response) = &*response else {
+            return false;
+        };
+        count_hit(context, response);
+        let stored = response.stored.as_ref();
+        stored.is_some_and(|stored| self.store.shared.note_use(stored, context.now_ms))
+    }
+
+    /// Has a body that only this worker has replaced by one that all workers share.
+    fn share(
+        &mut self,
+        context: &mut LoopContext,
+        request: &Request,
+        entry: &Rc<Entry>,
+        found: &FoundFile,
+        variant: Variant,
+    ) {
+        let hosts = context.hosts();
+        let host = hosts.get(request.virtual_host);
+        let settled = context.is_settled(entry, variant_file(found, variant));
+        let representation = Representation::new(found, variant, host, request.path(), settled);
+        if settled && let Some(file) = representation.file.open() {
+            self.request_copy(context, entry, &representation, &file, true);
+        }
+    }
+
     /// Responds with a file: from the response cache, from memory or from the open file.
     fn respond_with_file(
         &mut self,
@@ -202,8 +231,8 @@ impl StaticFiles {
             && !(settled && is_unsettled(entry, variant))
             && let Some(sent) = send_cached(context, connection, &request, entry, variant, input)
         {
-            if let Some(response) = &*entry.prepared.responses[variant].borrow() {
-                count_hit(context, response);
+            if self.count_use(context, entry, variant) {
+                self.share(context, &request, entry, found, variant);
             }
             return Break(context.after_send(connection, request, sent));
         }

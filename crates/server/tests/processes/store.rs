@@ -1,0 +1,204 @@
+//! Files in memory for all workers, by a process that may be killed, as the workers may.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use headway_base::random::{Draw, SplitMix64};
+use headway_test_support::server::{Server, kill};
+use serde_json::Value;
+
+use crate::clients::*;
+
+const BYTES: usize = 300_000;
+
+/// The memory that helpers have filled and this process has open, by inode.
+fn bodies(pid: i32) -> BTreeSet<u64> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let open = open.flatten().map(|entry| entry.path());
+    let is_body = |path: &std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:headway "))
+    };
+    let inode = |path: std::path::PathBuf| fs::metadata(path).ok().map(|found| found.ino());
+    open.filter(is_body).filter_map(inode).collect()
+}
+
+/// The bodies that each worker and the store process have.
+fn all_bodies(server: &Server) -> Vec<BTreeSet<u64>> {
+    let mut pids = server.children("serve-worker");
+    pids.extend(server.children("serve-store"));
+    pids.into_iter().map(bodies).collect()
+}
+
+/// A file which was written some time ago: one of this second is not shared.
+fn put(path: &Path, contents: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, contents).unwrap();
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    fs::File::options()
+        .write(true)
+        .open(&new)
+        .unwrap()
+        .set_modified(before)
+        .unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+fn stored(status: &Value, name: &str) -> u64 {
+    status["master"]["stored"][name].as_u64().unwrap_or(0)
+}
+
+/// Requests the file until both workers and the store process have the same body of it.
+fn request_until_shared(server: &Server, path: &str, expected: &[u8]) {
+    server.wait_for("one body for all", |server| {
+        for _ in 0..8 {
+            assert!(get(&server.address, path) == (200, expected.to_vec()));
+        }
+        let all = all_bodies(server);
+        all.len() == 3 && all[0].len() == 1 && all.iter().all(|one| *one == all[0])
+    });
+}
+
+#[test]
+fn two_workers_send_from_one_memfd_which_was_copied_once() {
+    let root = root();
+    let file = root.path().join("file");
+    put(&file, &contents(0, BYTES));
+    let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
+    request_until_shared(&server, "/file", &contents(0, BYTES));
+    server.wait_for("a report", |server| stored(&server.status(), "shared") == 1);
+    let status = server.status();
+    assert_eq!(counter(&status, "helper_jobs_copy"), 1);
+    assert_eq!(counter(&status, "content_store_insertions"), 2);
+    assert!(counter(&status, "content_store_hits") > 0);
+    assert_eq!(stored(&status, "files"), 1);
+    let page = headway_test_support::server::get(&server.status, "/status").2;
+    assert!(page.contains("Content store"));
+    // Another version: the old one goes when no worker serves it any more.
+    let old = all_bodies(&server);
+    put(&file, &contents(1, BYTES + 1));
+    request_until_shared(&server, "/file", &contents(1, BYTES + 1));
+    assert_ne!(all_bodies(&server), old);
+    server.stop();
+}
+
+#[test]
+fn workers_keep_what_they_have_when_the_store_process_is_killed() {
+    let root = root();
+    put(&root.path().join("file"), &contents(0, BYTES));
+    let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
+    request_until_shared(&server, "/file", &contents(0, BYTES));
+    let before = all_bodies(&server);
+    for death in 1..=2 {
+        let store = server.children("serve-store");
+        kill(store[0]);
+        for _ in 0..20 {
+            assert!(get(&server.address, "/file") == (200, contents(0, BYTES)));
+        }
+        server.wait_for("another store process", |server| {
+            let now = server.children("serve-store");
+            now.len() == 1 && now != store
+        });
+        server.wait_for("what the workers have", |server| {
+            all_bodies(server) == before
+        });
+        assert_eq!(server.status()["master"]["store_deaths"], death);
+    }
+    assert_eq!(counter(&server.status(), "helper_jobs_copy"), 1);
+    // Another file is shared as before.
+    put(&root.path().join("file"), &contents(1, BYTES + 1));
+    request_until_shared(&server, "/file", &contents(1, BYTES + 1));
+    server.stop();
+}
+
+/// Requests a random file again and again. Each complete body is one version of it.
+fn request_all_the_time(address: &str, seed: u64, done: &AtomicBool) {
+    let mut random = SplitMix64(seed);
+    let mut received = Vec::new();
+    while !done.load(Ordering::Relaxed) {
+        let file = random.below(6) as usize;
+        received.clear();
+        // A worker that is killed takes its connections with it.
+        let request = format!("GET /{file} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        let exchanged = TcpStream::connect(address).and_then(|mut stream| {
+            stream.write_all(request.as_bytes())?;
+            stream.read_to_end(&mut received)
+        });
+        let Some(head) = received.windows(4).position(|end| end == b"\r\n\r\n") else {
+            continue;
+        };
+        let body = &received[head + 4..];
+        let head = String::from_utf8_lossy(&received[..head]);
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
+        if exchanged.is_err() || length != Some(&body.len().to_string()) {
+            continue;
+        }
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let version = body.len() - size(file, 0);
+        assert!(
+            body == contents(file + version, size(file, version)),
+            "{file} {version}"
+        );
+    }
+}
+
+/// The length says which version it is.
+fn size(file: usize, version: usize) -> usize {
+    40_000 + 100_000 * file + version
+}
+
+#[test]
+fn nothing_torn_is_sent_and_nothing_is_left_when_workers_are_killed() {
+    const KILLS: usize = 10;
+    const SEED: u64 = 34;
+    let root = root();
+    let path = |file: usize| root.path().join(file.to_string());
+    (0..6).for_each(|file| put(&path(file), &contents(file, size(file, 0))));
+    let options = ["--revalidate", "0ms", "--content-store-max", "8MiB"];
+    let server = Server::start(program(), root.path(), &options);
+    let done = AtomicBool::new(false);
+    let mut random = SplitMix64(SEED);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&done);
+        for seed in 0..3 {
+            let (address, done) = (&server.address, &done);
+            scope.spawn(move || request_all_the_time(address, seed, done));
+        }
+        for kill_number in 1..=KILLS {
+            for _ in 0..random.below(20) {
+                let file = random.index(6);
+                let version = random.index(1000);
+                put(&path(file), &contents(file + version, size(file, version)));
+                std::thread::sleep(std::time::Duration::from_micros(random.below(5_000)));
+            }
+            let workers = server.children("serve-worker");
+            kill(workers[random.index(workers.len())]);
+            server.wait_for("another worker", |server| {
+                server.status()["master"]["worker_deaths"] == kill_number
+                    && server.children("serve-worker").len() == 2
+            });
+        }
+    });
+    // No body is left that the index does not know, nor one that no worker has but itself.
+    (0..6).for_each(|file| put(&path(file), &contents(file, size(file, 0))));
+    server.wait_for("every body to be one of the index", |server| {
+        for file in 0..6 {
+            assert!(
+                get(&server.address, &format!("/{file}")) == (200, contents(file, size(file, 0)))
+            );
+        }
+        let all = all_bodies(server);
+        let files = stored(&server.status(), "files");
+        let index = &all[2];
+        index.len() as u64 == files && all[..2].iter().all(|worker| worker.is_subset(index))
+    });
+    server.stop();
+}
