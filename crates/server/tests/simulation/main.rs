@@ -134,10 +134,13 @@ fn every_reply_is_explained_when_everything_is_simulated() {
         return;
     }
     (0..SEEDS_TWICE).for_each(run_twice);
-    let first = variable("HEADWAY_SIMULATION_FIRST").unwrap_or_else(|| {
-        SEEDS_FOUND.map(run);
-        1
-    });
+    let first = variable("HEADWAY_SIMULATION_FIRST");
+    if first.is_none() {
+        for seed in SEEDS_FOUND {
+            run(seed);
+        }
+    }
+    let first = first.unwrap_or(1);
     let count = variable("HEADWAY_SIMULATION_SEEDS").unwrap_or(SEEDS);
     let begun = Instant::now();
     let (mut replies, mut turns) = (0, 0);
