@@ -154,6 +154,11 @@ impl Model {
             let held: BTreeSet<_> = held.filter(|(_, number)| *number == body.number).collect();
             assert_eq!(holders, held);
         }
+        // Memory counts as long as the index or a worker has it, and no longer.
+        let held = self.held.iter().map(|(_, number)| *number);
+        let alive: BTreeSet<u64> = held.chain(index.keys.keys().copied()).collect();
+        let taken = alive.iter().map(|number| bytes(self.files[number]));
+        assert_eq!(taken.sum::<u64>(), index.bytes());
         for (number, leaving) in &index.leaving {
             let held = self.held.iter().filter(|(_, of)| of == number).count();
             assert_eq!(
