@@ -219,8 +219,10 @@ mod tests {
 
     #[test]
     fn searches_become_rare_without_requests_and_frequent_with_the_next_one() {
-        let mut interval = SearchInterval::default();
-        interval.is_used = true;
+        let mut interval = SearchInterval {
+            is_used: true,
+            ..SearchInterval::default()
+        };
         assert_eq!(interval.next_ms(), 5_000);
         let idle = [(); 5].map(|()| interval.next_ms());
         assert_eq!(idle, [10_000, 20_000, 40_000, 60_000, 60_000]);
