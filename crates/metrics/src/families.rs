@@ -150,7 +150,7 @@ families! {
 }
 
 /// Headings in the order in which the reference lists them.
-pub const GROUPS: [&str; 11] = [
+pub const GROUPS: [&str; 12] = [
     "Server",
     "Connections",
     "Accepting",
@@ -159,6 +159,7 @@ pub const GROUPS: [&str; 11] = [
     "Caches",
     "Helpers",
     "Handlers and upstreams",
+    "Content store",
     "Page-cache pinning",
     "Log and processes",
     "Kernel",
