@@ -42,6 +42,9 @@ pub const NUMBERS_MAX: usize = 500;
 const MESSAGE_BYTES_MAX: usize = 8 * (NUMBERS_MAX + 8);
 
 /// A version of a file: what a copy is of.
+///
+/// The time of the inode's change is a part of it. An inode number is used again for another file, which
+/// may have the same size and, as archives and reproducible builds set it, the same modification time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FileKey {
     /// Device number.
@@ -54,6 +57,10 @@ pub struct FileKey {
     pub modified_s: i64,
     /// Its nanoseconds.
     pub modified_ns: u32,
+    /// Last change of the inode: seconds since 1970.
+    pub changed_s: i64,
+    /// Its nanoseconds.
+    pub changed_ns: u32,
 }
 
 impl From<&Meta> for FileKey {
@@ -64,6 +71,8 @@ impl From<&Meta> for FileKey {
             size: meta.size,
             modified_s: meta.modified.0,
             modified_ns: meta.modified.1,
+            changed_s: meta.changed.0,
+            changed_ns: meta.changed.1,
         }
     }
 }
@@ -140,7 +149,7 @@ pub enum FromStore {
 }
 
 encoding! {
-    struct FileKey { device, inode, size, modified_s, modified_ns }
+    struct FileKey { device, inode, size, modified_s, modified_ns, changed_s, changed_ns }
 }
 
 encoding! {

@@ -133,6 +133,8 @@ fn key(inode: u64, size: u64) -> FileKey {
         device: 1,
         inode,
         size,
+        changed_s: 1,
+        changed_ns: 0,
         modified_s: 1,
         modified_ns: 2,
     }

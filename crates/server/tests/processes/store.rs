@@ -36,7 +36,7 @@ fn all_bodies(server: &Server) -> Vec<BTreeSet<u64>> {
     pids.into_iter().map(bodies).collect()
 }
 
-/// A file which was written some time ago: one of this second is not shared.
+/// A file which says that it was written some time ago.
 fn put(path: &Path, contents: &[u8]) {
     let new = path.with_extension("new");
     fs::write(&new, contents).unwrap();
@@ -48,6 +48,11 @@ fn put(path: &Path, contents: &[u8]) {
         .set_modified(before)
         .unwrap();
     fs::rename(new, path).unwrap();
+}
+
+/// Until the second of the last change is over: before, a file is not shared.
+fn wait_for_the_next_second() {
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
 }
 
 fn stored(status: &Value, name: &str) -> u64 {
@@ -70,6 +75,7 @@ fn two_workers_send_from_one_memfd_which_was_copied_once() {
     let root = root();
     let file = root.path().join("file");
     put(&file, &contents(0, BYTES));
+    wait_for_the_next_second();
     let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
     request_until_shared(&server, "/file", &contents(0, BYTES));
     server.wait_for("a report", |server| stored(&server.status(), "shared") == 1);
@@ -89,9 +95,37 @@ fn two_workers_send_from_one_memfd_which_was_copied_once() {
 }
 
 #[test]
+fn other_contents_are_sent_when_inode_size_and_modification_time_are_the_same() {
+    let root = root();
+    let file = root.path().join("file");
+    put(&file, &contents(0, BYTES));
+    wait_for_the_next_second();
+    let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
+    request_until_shared(&server, "/file", &contents(0, BYTES));
+    let before = fs::metadata(&file).unwrap();
+    fs::write(&file, contents(1, BYTES)).unwrap();
+    let written = fs::File::options().write(true).open(&file).unwrap();
+    written.set_modified(before.modified().unwrap()).unwrap();
+    let after = fs::metadata(&file).unwrap();
+    assert_eq!((before.ino(), before.len()), (after.ino(), after.len()));
+    assert_eq!(before.modified().unwrap(), after.modified().unwrap());
+    wait_for_the_next_second();
+    // One worker alone sees the change at first, while the other one has the old body.
+    let mut client = server.connect();
+    for _ in 0..50 {
+        send_get(&mut client, "/file");
+        assert!(read_response(&mut client) == (200, contents(1, BYTES)));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    request_until_shared(&server, "/file", &contents(1, BYTES));
+    server.stop();
+}
+
+#[test]
 fn workers_keep_what_they_have_when_the_store_process_is_killed() {
     let root = root();
     put(&root.path().join("file"), &contents(0, BYTES));
+    wait_for_the_next_second();
     let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
     request_until_shared(&server, "/file", &contents(0, BYTES));
     let before = all_bodies(&server);

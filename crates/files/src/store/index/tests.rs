@@ -12,6 +12,8 @@ fn key(inode: u64) -> FileKey {
         device: 1,
         inode,
         size: 10 * inode,
+        changed_s: 0,
+        changed_ns: 0,
         modified_s: 0,
         modified_ns: 0,
     }

@@ -241,9 +241,10 @@ impl StaticFiles {
             path: representation.path.into(),
         };
         let key = FileKey::from(meta);
-        // A file of this second may be written again without a change of its time. A copy of it is not for
+        // A file of this second may be written again without a change of its times. A copy of it is not for
         // others, which may have the later contents.
-        if store.shared.is_attached() && context.is_over(meta.modified.0) {
+        let changed_s = meta.modified.0.max(meta.changed.0);
+        if store.shared.is_attached() && context.is_over(changed_s) {
             return self.request_shared(context, place, key, always);
         }
         if size > store.file_bytes_max || !(always || store.admits(size)) {
