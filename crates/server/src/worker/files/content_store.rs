@@ -17,17 +17,20 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use headway_config::{Config, EtagSource, STORED_FILE_BYTES_MIN};
+use headway_connection::Connection;
 use headway_files::{
-    Answer, COPY_BYTES_MAX, FileKey, FromStore, FromStoreSocket, OpenFile, stored_body,
+    Answer, COPY_BYTES_MAX, FileKey, FoundFile, FromStore, FromStoreSocket, OpenFile, stored_body,
 };
 use headway_http::etag::Etag;
 use headway_os::residency::page_bytes;
-use headway_request::{CachedResponse, Charge, Entry, StoredBody, Variant};
+use headway_request::{CachedResponse, Charge, Entry, Piece, Request, StoredBody, Variant};
 use headway_respond::{CachedBody, Representation, ResponseCache, variant_file};
+use headway_send::SendProgress;
 use rustix::fd::{AsFd, OwnedFd};
 
 use super::StaticFiles;
 use super::shared_store::{Place, SharedStore};
+use super::small_file::count_hit;
 use crate::worker::context::LoopContext;
 
 /// Copies under way. More would take the helpers from requests that wait.
@@ -215,6 +218,40 @@ impl PendingCopy {
 }
 
 impl StaticFiles {
+    /// Counts the use of a cached response. Returns whether its body should be shared with other workers.
+    pub(super) fn count_use(
+        &mut self,
+        context: &mut LoopContext,
+        entry: &Entry,
+        variant: Variant,
+    ) -> bool {
+        let response = entry.prepared.responses[variant].borrow();
+        let Some(response) = &*response else {
+            return false;
+        };
+        count_hit(context, response);
+        let stored = response.stored.as_ref();
+        stored.is_some_and(|stored| self.store.shared.note_use(stored, context.now_ms))
+    }
+
+    /// Has a body that only this worker has replaced by one that all workers share.
+    pub(super) fn share(
+        &mut self,
+        context: &mut LoopContext,
+        request: &Request,
+        entry: &Rc<Entry>,
+        found: &FoundFile,
+        variant: Variant,
+    ) {
+        let hosts = context.hosts();
+        let host = hosts.get(request.virtual_host);
+        let settled = context.is_settled(entry, variant_file(found, variant));
+        let representation = Representation::new(found, variant, host, request.path(), settled);
+        if settled && let Some(file) = representation.file.open() {
+            self.request_copy(context, entry, &representation, &file, true);
+        }
+    }
+
     /// Has a helper copy a file into the store, if its entry stays and nothing speaks against it. `always`:
     /// also when the store is full.
     pub(super) fn request_copy(
@@ -492,5 +529,26 @@ impl StaticFiles {
         let tag = representation.checksum_tag(&plain, &body[..size]);
         self.body = body;
         read.ok().and(tag)
+    }
+}
+
+/// Sends a header, and behind it the body from the content store.
+pub(super) fn send_stored(
+    context: &mut LoopContext,
+    connection: &mut Connection,
+    response: &Rc<CachedResponse>,
+) -> SendProgress {
+    let size = response
+        .stored
+        .as_ref()
+        .map_or(0, |stored| stored.file.meta().size);
+    let outgoing = &mut connection.outgoing;
+    outgoing.sent_bytes = 0;
+    let head = response.start..response.body_at;
+    outgoing.push(Piece::Cached(response.clone(), head));
+    outgoing.push(response.piece(0..size));
+    match context.config.research.eager_write {
+        true => context.transmit_in_round(connection),
+        false => SendProgress::SocketFull,
     }
 }

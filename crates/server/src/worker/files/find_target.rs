@@ -19,6 +19,7 @@ use headway_respond::handlers::{Candidate, Route};
 use super::StaticFiles;
 use super::static_file::LOOKUP_ATTEMPTS_MAX;
 use crate::worker::context::LoopContext;
+use crate::worker::handler::Step;
 use crate::worker::sending::status_of;
 
 /// Most path components that are looked up one after the other.
@@ -48,6 +49,34 @@ pub(in crate::worker) enum NoTarget {
 type Search<T = Target> = ControlFlow<NoTarget, T>;
 
 impl StaticFiles {
+    /// Checks the method and the path of a request for a file.
+    pub(super) fn check_target(
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Step {
+        connection.keep_alive = context.keeps_alive(connection, &request);
+        let dotfiles = context.hosts.get(request.virtual_host).dotfiles;
+        let status = match (request.head.method(), request.head.path()) {
+            (Method::Options, _) => {
+                let head = request.head.head();
+                let response =
+                    headway_respond::options(&context.response_context(&head, connection));
+                return Break(context.start_response(connection, request, response));
+            }
+            (Method::Other(_), Some(Ok(path))) if context.is_for_handler(&request, &path.bytes) => {
+                let status = Status::METHOD_NOT_ALLOWED;
+                return Break(context.answer_for_handler(connection, request, status));
+            }
+            (Method::Other(_), _) => Status::METHOD_NOT_ALLOWED,
+            (_, Some(Ok(path))) if !path.hidden || dotfiles => return Continue(request),
+            (_, Some(Ok(_))) => Status::NOT_FOUND,
+            (_, Some(Err(error))) => error.status(),
+            (_, None) => Status::BAD_REQUEST,
+        };
+        Break(context.send_error(connection, request, status))
+    }
+
     /// Finds what answers the request. `looked_up` is a helper's answer about a part of the path.
     pub(in crate::worker) fn find_target(
         &mut self,

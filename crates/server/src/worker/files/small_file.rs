@@ -8,7 +8,7 @@ use std::rc::Rc;
 use headway_connection::{Connection, LookupFor, Phase};
 use headway_files::{Failure, Full, OpenFile};
 use headway_metrics::calls::Call;
-use headway_request::{CachedResponse, Entry, LoadedContent, Request};
+use headway_request::{CachedResponse, Entry, LoadedContent, Request, Variant};
 use headway_respond::{CachedBody, Representation, ResponseContext};
 
 use super::StaticFiles;
@@ -287,4 +287,12 @@ impl StaticFiles {
             _ => Err(Full),
         }
     }
+}
+
+/// Whether the cached response was built before the file was settled.
+pub(super) fn is_unsettled(entry: &Entry, variant: Variant) -> bool {
+    let cached = entry.prepared.responses[variant].borrow();
+    cached
+        .as_ref()
+        .is_some_and(|cached| cached.unsettled.is_some())
 }

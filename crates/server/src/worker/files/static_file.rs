@@ -18,14 +18,15 @@ use std::rc::Rc;
 
 use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::{Answer, Failure, FoundFile};
-use headway_http::{Method, Status};
-use headway_request::{CachedResponse, Entry, LookedUp, Piece, Request, Variant};
+use headway_http::Status;
+use headway_request::{Entry, LookedUp, Piece, Request, Variant};
 use headway_respond::{ContentSource, Representation, variant_file};
 use headway_send::SendProgress;
 use rustix::io::Errno;
 
 use super::StaticFiles;
-use super::small_file::count_hit;
+use super::content_store::send_stored;
+use super::small_file::is_unsettled;
 use crate::worker::context::LoopContext;
 use crate::worker::handler::{Handler, Step};
 use crate::worker::sending::{HELPER_REQUESTS_MAX, holds_a_head};
@@ -55,34 +56,6 @@ impl Handler for StaticFiles {
 }
 
 impl StaticFiles {
-    /// Checks the method and the path.
-    fn check_target(
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-    ) -> Step {
-        connection.keep_alive = context.keeps_alive(connection, &request);
-        let dotfiles = context.hosts.get(request.virtual_host).dotfiles;
-        let status = match (request.head.method(), request.head.path()) {
-            (Method::Options, _) => {
-                let head = request.head.head();
-                let response =
-                    headway_respond::options(&context.response_context(&head, connection));
-                return Break(context.start_response(connection, request, response));
-            }
-            (Method::Other(_), Some(Ok(path))) if context.is_for_handler(&request, &path.bytes) => {
-                let status = Status::METHOD_NOT_ALLOWED;
-                return Break(context.answer_for_handler(connection, request, status));
-            }
-            (Method::Other(_), _) => Status::METHOD_NOT_ALLOWED,
-            (_, Some(Ok(path))) if !path.hidden || dotfiles => return Continue(request),
-            (_, Some(Ok(_))) => Status::NOT_FOUND,
-            (_, Some(Err(error))) => error.status(),
-            (_, None) => Status::BAD_REQUEST,
-        };
-        Break(context.send_error(connection, request, status))
-    }
-
     /// Looks the path up and responds, again and again if the file changes meanwhile. A request whose
     /// path a helper has looked up, or whose small file it has read, continues here.
     pub(in crate::worker) fn answer(
@@ -181,35 +154,6 @@ impl StaticFiles {
         })
     }
 
-    /// Counts the use of a cached response. Returns whether its body should be shared with other workers.
-    fn count_use(&mut self, context: &mut LoopContext, entry: &Entry, variant: Variant) -> bool {
-        let response = entry.prepared.responses[variant].borrow();
-        let Some(response) = &*response else {
-            return false;
-        };
-        count_hit(context, response);
-        let stored = response.stored.as_ref();
-        stored.is_some_and(|stored| self.store.shared.note_use(stored, context.now_ms))
-    }
-
-    /// Has a body that only this worker has replaced by one that all workers share.
-    fn share(
-        &mut self,
-        context: &mut LoopContext,
-        request: &Request,
-        entry: &Rc<Entry>,
-        found: &FoundFile,
-        variant: Variant,
-    ) {
-        let hosts = context.hosts();
-        let host = hosts.get(request.virtual_host);
-        let settled = context.is_settled(entry, variant_file(found, variant));
-        let representation = Representation::new(found, variant, host, request.path(), settled);
-        if settled && let Some(file) = representation.file.open() {
-            self.request_copy(context, entry, &representation, &file, true);
-        }
-    }
-
     /// Responds with a file: from the response cache, from memory or from the open file.
     fn respond_with_file(
         &mut self,
@@ -283,14 +227,6 @@ impl StaticFiles {
     }
 }
 
-/// Whether the cached response was built before the file was settled.
-fn is_unsettled(entry: &Entry, variant: Variant) -> bool {
-    let cached = entry.prepared.responses[variant].borrow();
-    cached
-        .as_ref()
-        .is_some_and(|cached| cached.unsettled.is_some())
-}
-
 /// Sends a cached response: the hot path. That of a small file takes one call. `input` is what follows
 /// the request.
 /// Returns `None` if there is no such response, or if it would have to be modified while another
@@ -348,25 +284,4 @@ fn send_cached(
         .pieces
         .push_back(Piece::Cached(cached_response.clone(), rest));
     Some(SendProgress::SocketFull)
-}
-
-/// Sends a header, and behind it the body from the content store.
-fn send_stored(
-    context: &mut LoopContext,
-    connection: &mut Connection,
-    response: &Rc<CachedResponse>,
-) -> SendProgress {
-    let size = response
-        .stored
-        .as_ref()
-        .map_or(0, |stored| stored.file.meta().size);
-    let outgoing = &mut connection.outgoing;
-    outgoing.sent_bytes = 0;
-    let head = response.start..response.body_at;
-    outgoing.push(Piece::Cached(response.clone(), head));
-    outgoing.push(response.piece(0..size));
-    match context.config.research.eager_write {
-        true => context.transmit_in_round(connection),
-        false => SendProgress::SocketFull,
-    }
 }
