@@ -95,15 +95,18 @@ fn response_cache_is_an_error_when_memory_is_short() {
 }
 
 #[test]
-fn content_store_is_divided_among_workers_and_takes_descriptors_of_the_file_cache() {
+fn content_store_takes_descriptors_of_the_file_cache() {
     let text =
         "root = \"site\"\nworkers = 4\nmax-connections = 1000\ncontent-store-max = \"64MiB\"";
     let checked =
         |descriptors: u32| good(&format!("{text}\nfile-cache-descriptors = {descriptors}"));
     let config = checked(10_000);
     assert_eq!(config.content_store_bytes_per_worker(), 16 << 20);
-    assert_eq!(config.content_store_descriptors(), 1024);
+    // A quarter of the file cache's, and no more than files of the least size fit.
+    assert_eq!(config.content_store_descriptors(), 2500);
     assert_eq!(checked(1000).content_store_descriptors(), 250);
+    let small = good("root = \"site\"\nworkers = 4\ncontent-store-max = \"1MiB\"");
+    assert_eq!(small.content_store_descriptors(), 64);
 }
 
 #[test]

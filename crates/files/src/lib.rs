@@ -10,10 +10,10 @@
 //! 4. [`Residency`] tells whether a chunk of an open file is in memory; if not, a helper reads it
 //!    into memory.
 //! 5. [`DeferredCloses`] has descriptors closed in helpers too.
-//! 6. [`pinner_main`] is a process that pins small files in the page cache, for all processes that
-//!    read them.
+//! 6. [`store_main`] is a process that keeps files in memory for all workers: copies in memfds, and
+//!    small files by pinning them in the page cache.
 //!
-//! What it refuses: to block anywhere but in `helper_main`, `pinner_main`, [`resolve_blocking`] and
+//! What it refuses: to block anywhere but in `helper_main`, `store_main`, [`resolve_blocking`] and
 //! [`LoopResolver::resolve_on_loop`]; to leave a document root (the kernel confines every walk, see
 //! `headway_os::open`); to spawn processes (the master does); to know about HTTP.
 //!
