@@ -1,7 +1,7 @@
 //! Checks that the memory of the workers is available, and divides it by default.
 //!
-//! A worker takes and locks its memory as it is needed (`worker/memory.rs`). Too much is an error at the
-//! start already, which says what to lower, instead of swapping or the OOM killer under load.
+//! A worker reserves and locks its memory before it serves (`worker/memory.rs`). So too much is an
+//! error here, which says what to lower, instead of swapping or the OOM killer under load.
 //!
 //! Sources: proc_meminfo(5), cgroups(7) and the kernel's cgroup-v1 and cgroup-v2 documents,
 //! getrlimit(2).
@@ -17,8 +17,8 @@ use super::units::Bytes;
 
 /// Memory of a worker in addition to cached files: entries, connections, hash tables.
 pub const WORKER_BASE_BYTES: u64 = 16 << 20;
-/// Default of `response-cache-max` on a machine that is shared with others, for each worker. Files
-/// above 16 KiB are in the content store.
+/// Default of `response-cache-max` on a machine that is shared with others. Each worker reserves it, and
+/// files above 16 KiB are in the content store, which takes memory as it is needed.
 const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 16 << 20;
 /// Default of `pin-max` of the open-file service on such a machine.
 const DEFAULT_PIN_BYTES: u64 = 64 << 20;
@@ -249,7 +249,7 @@ pub(super) fn check_memory(
     let position = span(&from.response_cache_max).or(span(&from.workers));
     if one > process_bytes {
         let problem = format!(
-            "a worker takes up to {} ({} for files and {} for the rest), but a process may \
+            "a worker takes {} when it starts ({} for files and {} for the rest), but a process may \
              have {} (RLIMIT_AS, RLIMIT_DATA); lower response-cache-max or raise the limit",
             Bytes(one),
             Bytes(files_bytes),
@@ -259,7 +259,7 @@ pub(super) fn check_memory(
         to.environment_error("response-cache-max", position, problem);
     } else if all > available_bytes {
         let problem = format!(
-            "{workers} worker{} up to {} each ({} for files and {} for the rest), but \
+            "{workers} worker{} {} each when serving starts ({} for files and {} for the rest), but \
              {} of memory are available (MemAvailable of /proc/meminfo, or the control group's limit); lower \
              response-cache-max or workers",
             if workers == 1 { " takes" } else { "s take" },

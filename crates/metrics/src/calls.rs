@@ -77,8 +77,6 @@ headway_debox::call_kinds! {
         Reap = "waitid",
         /// Blocking the loop on purpose, for research.
         Stall = "clock_nanosleep",
-        /// Waking the thread which has memory ready.
-        MemoryWake = "futex (memory)",
         /// Handing lines to the log process.
         LogSend = "sendmsg (log)",
         /// Telling the master.

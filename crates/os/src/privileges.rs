@@ -99,28 +99,6 @@ pub fn close_on_exec_from(first: libc::c_uint) -> Result<()> {
     }
 }
 
-/// Gives the calling thread a table of descriptors of its own, which is empty. The other threads keep
-/// theirs.
-///
-/// # Errors
-/// As close_range(2): `ENOSYS` before Linux 5.9. Then nothing has changed.
-pub fn close_own_descriptors() -> Result<()> {
-    // SAFETY: integers only. What the other threads own stays open, because this thread leaves their
-    // table first.
-    let closed = unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            0,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_UNSHARE,
-        )
-    };
-    match closed {
-        0 => Ok(()),
-        _ => Err(crate::residency::last_errno()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,21 +172,5 @@ mod tests {
         close_on_exec_from(file.as_raw_fd() as libc::c_uint).unwrap();
         let flags = rustix::io::fcntl_getfd(&file).unwrap();
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
-    }
-
-    #[test]
-    fn descriptors_of_other_threads_stay_open_when_a_thread_closes_its_own() {
-        let file = File::open("/dev/null").unwrap();
-        let descriptor = file.as_raw_fd();
-        let result = in_thread(move || {
-            let closed = close_own_descriptors();
-            let link = std::fs::read_link(format!("/proc/thread-self/fd/{descriptor}"));
-            (closed, link.is_ok())
-        });
-        assert!(
-            matches!(result, (Ok(()), false) | (Err(Errno::NOSYS), true)),
-            "{result:?}"
-        );
-        assert!(file.metadata().is_ok());
     }
 }

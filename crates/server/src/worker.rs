@@ -47,7 +47,6 @@ use acceptor::{Acceptor, Batch};
 use context::LoopContext;
 use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
-use memory::HeapReserve;
 use router::Router;
 use snapshot::snapshot;
 use start::setup;
@@ -69,13 +68,12 @@ struct Worker {
     acceptor: Acceptor,
     router: Router,
     helpers: Helpers,
-    heap: HeapReserve,
 }
 
 /// The loop.
 impl Worker {
     fn run(&mut self) -> Result<(), WorkerError> {
-        self.heap = start::prepare(&mut self.context)?;
+        start::prepare(&mut self.context)?;
         self.context.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
         self.maintain();
@@ -101,7 +99,6 @@ impl Worker {
             self.run_queued();
             self.apply_settled();
             self.maintain();
-            self.heap.maintain(&self.context.tracer, ready.len());
         }
         // Also log requests aborted by the drain deadline.
         for slot in self.context.connections.occupied() {

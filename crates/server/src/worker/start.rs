@@ -29,7 +29,7 @@ use super::gateway::Gateway;
 use super::helpers::Helpers;
 use super::listings::Listings;
 use super::log::Log;
-use super::memory::{self, HeapReserve};
+use super::memory;
 use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
@@ -131,7 +131,6 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
             applications: resources.applications,
         },
         helpers: Helpers::default(),
-        heap: HeapReserve::default(),
         context: LoopContext::new(config, control, opened),
     }
 }
@@ -314,10 +313,9 @@ fn helper_pool(
 
 /// The last part of the start, after which nothing may block. Reserving memory may, because no client
 /// is served yet.
-pub(super) fn prepare(context: &mut LoopContext) -> Result<HeapReserve, WorkerError> {
+pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
     let maps = context.sender.maps_files();
-    let (mut heap, locked) = memory::reserve_and_lock(context.config.memory_bytes(), maps);
-    if let Err(error) = locked {
+    if let Err(error) = memory::reserve_and_lock(context.config.memory_bytes(), maps) {
         context.notice(error);
     }
     if context.config.trace {
@@ -327,9 +325,7 @@ pub(super) fn prepare(context: &mut LoopContext) -> Result<HeapReserve, WorkerEr
     setup(
         "cannot give up capabilities",
         drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
-    )?;
-    heap.start_thread();
-    Ok(heap)
+    )
 }
 
 pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {

@@ -46,6 +46,8 @@ fn first_version(served: &mut Served, path: &Path, contents: &[u8]) -> (i64, Res
             assert_eq!(response.body, contents);
             return (second, response);
         }
+        // Longer than any `revalidate` of these tests, so that the next version is seen at once.
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
