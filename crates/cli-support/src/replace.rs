@@ -22,7 +22,7 @@ pub fn replaceable(path: &Path, mark: &str) -> anyhow::Result<()> {
         .with_context(|| format!("{}: is it a report?", path.display()))?;
     if !start.is_empty() && !String::from_utf8_lossy(&start).contains(mark) {
         bail!(
-            "{}: exists and is not a report; name another file with -o, or remove it",
+            "{}: exists and is not a report; name another file, or remove it",
             path.display()
         );
     }

@@ -182,7 +182,7 @@ pub struct StoreSocket(OwnedFd);
 pub enum FromStoreSocket {
     /// A message, and the descriptor with it.
     Message(FromStore, Option<OwnedFd>),
-    /// None for now.
+    /// There is no message.
     WouldBlock,
     /// The store process has ended.
     End,

@@ -288,11 +288,7 @@ impl Chart {
                 "<path class=\"whisker c{colour}\" d=\"M{x:.1} {low:.1}V{high:.1}\"/>"
             );
         }
-        let (outline, tooltip) = (shape(style.shape, x, y, RADIUS), escaped(&point.tooltip));
-        let _ = write!(
-            out,
-            "<path class=\"point c{colour}\" d=\"{outline}\"><title>{tooltip}</title></path>"
-        );
+        marker(out, style, (x, y), &point.tooltip);
     }
 
     /// Names at the ends of lines, spread so that none covers another, each joined to its line by a
@@ -337,6 +333,16 @@ impl Frame {
     fn y(&self, position: f64) -> f64 {
         self.bottom - position * (self.bottom - self.top)
     }
+}
+
+/// The shape of a style at a place in the chart's units.
+fn marker(out: &mut String, style: LineStyle, (x, y): (f64, f64), tooltip: &str) {
+    let (outline, tooltip) = (shape(style.shape, x, y, RADIUS), escaped(tooltip));
+    let _ = write!(
+        out,
+        "<path class=\"point c{}\" d=\"{outline}\"><title>{tooltip}</title></path>",
+        style.colour
+    );
 }
 
 /// The opening tag with the name and the description that assistive software reads.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Axis, LineStyle, RADIUS, label, labelled, opening, shape};
+use super::{Axis, LineStyle, RADIUS, label, labelled, marker, opening};
 use crate::chart::Size;
 use crate::html::{escaped, shortened};
 
@@ -205,11 +205,7 @@ impl Dots<'_> {
                 "<path class=\"whisker c{colour}\" d=\"M{low:.1} {y:.1}H{high:.1}\"/>"
             );
         }
-        let (outline, tooltip) = (shape(style.shape, x, y, RADIUS), escaped(&dot.tooltip));
-        let _ = write!(
-            out,
-            "<path class=\"point c{colour}\" d=\"{outline}\"><title>{tooltip}</title></path>"
-        );
+        marker(out, style, (x, y), &dot.tooltip);
         let fits = ends.1 + 4.0 + label::width(&dot.text) <= panel.left + panel.width + MARGIN;
         let (class, at) = match fits {
             true => ("tick", ends.1 + 4.0),

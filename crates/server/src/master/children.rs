@@ -11,8 +11,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use headway_os::spawn::in_new_session;
+
+/// When the log process and the store process are started again after a death.
+pub(super) const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// The command of each kind of child.
 #[derive(Clone, Debug)]

@@ -8,10 +8,8 @@ use headway_config::LogConfig;
 use headway_control::{Control, FromLog, Received, ToLog};
 use headway_metrics::MasterStatus;
 
-use super::children::{Programs, Role, ended};
+use super::children::{Programs, RESTART_DELAY, Role, ended};
 use super::{MasterError, log_line};
-
-const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// The log process and its channel.
 pub(super) struct Log {

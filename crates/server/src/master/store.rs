@@ -6,17 +6,15 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use headway_config::Config;
 use headway_files::{StoreLimits, join_store, receive_store_statistics};
 use headway_metrics::{MasterStatus, Pinned, Stored};
 
-use super::children::{Programs, Role, ended};
+use super::children::{Programs, RESTART_DELAY, Role, ended};
 use super::stopping::wait_or_kill;
 use super::{MasterError, log_line, system};
-
-const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// The store process and the socket to it.
 pub(super) struct Store {

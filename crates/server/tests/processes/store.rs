@@ -55,6 +55,15 @@ fn wait_for_the_next_second() {
     std::thread::sleep(std::time::Duration::from_millis(1_100));
 }
 
+/// Starts a server of one file, of which both workers and the store process have one body.
+fn serve_shared(root: &Path) -> Server {
+    put(&root.join("file"), &contents(0, BYTES));
+    wait_for_the_next_second();
+    let server = Server::start(program(), root, &["--revalidate", "0ms"]);
+    request_until_shared(&server, "/file", &contents(0, BYTES));
+    server
+}
+
 fn stored(status: &Value, name: &str) -> u64 {
     status["master"]["stored"][name].as_u64().unwrap_or(0)
 }
@@ -74,10 +83,7 @@ fn request_until_shared(server: &Server, path: &str, expected: &[u8]) {
 fn two_workers_send_from_one_memfd_which_was_copied_once() {
     let root = root();
     let file = root.path().join("file");
-    put(&file, &contents(0, BYTES));
-    wait_for_the_next_second();
-    let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
-    request_until_shared(&server, "/file", &contents(0, BYTES));
+    let server = serve_shared(root.path());
     server.wait_for("a report", |server| stored(&server.status(), "shared") == 1);
     let status = server.status();
     assert_eq!(counter(&status, "helper_jobs_copy"), 1);
@@ -98,10 +104,7 @@ fn two_workers_send_from_one_memfd_which_was_copied_once() {
 fn other_contents_are_sent_when_inode_size_and_modification_time_are_the_same() {
     let root = root();
     let file = root.path().join("file");
-    put(&file, &contents(0, BYTES));
-    wait_for_the_next_second();
-    let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
-    request_until_shared(&server, "/file", &contents(0, BYTES));
+    let server = serve_shared(root.path());
     let before = fs::metadata(&file).unwrap();
     fs::write(&file, contents(1, BYTES)).unwrap();
     let written = fs::File::options().write(true).open(&file).unwrap();
@@ -124,10 +127,7 @@ fn other_contents_are_sent_when_inode_size_and_modification_time_are_the_same() 
 #[test]
 fn workers_keep_what_they_have_when_the_store_process_is_killed() {
     let root = root();
-    put(&root.path().join("file"), &contents(0, BYTES));
-    wait_for_the_next_second();
-    let server = Server::start(program(), root.path(), &["--revalidate", "0ms"]);
-    request_until_shared(&server, "/file", &contents(0, BYTES));
+    let server = serve_shared(root.path());
     let before = all_bodies(&server);
     for death in 1..=2 {
         let store = server.children("serve-store");
