@@ -1,5 +1,6 @@
 //! Files in memory for all workers, by a process that may be killed, as the workers may.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -97,6 +98,35 @@ fn two_workers_send_from_one_memfd_which_was_copied_once() {
     put(&file, &contents(1, BYTES + 1));
     request_until_shared(&server, "/file", &contents(1, BYTES + 1));
     assert_ne!(all_bodies(&server), old);
+    server.stop();
+}
+
+/// A worker offers its copy to the store process, and uses it before the answer.
+#[test]
+fn body_is_inserted_once_when_it_is_used_before_the_store_process_accepts_it() {
+    const FILES: usize = 100;
+    let root = root();
+    for file in 0..FILES {
+        put(&root.path().join(file.to_string()), &contents(file, BYTES));
+    }
+    wait_for_the_next_second();
+    let server = Server::start(program(), root.path(), &[]);
+    for file in 0..FILES {
+        let client = RefCell::new(server.connect());
+        let has_body = |server: &Server| {
+            (0..8).for_each(|_| {
+                let client = &mut *client.borrow_mut();
+                send_get(client, &format!("/{file}"));
+                assert!(read_response(client) == (200, contents(file, BYTES)));
+            });
+            all_bodies(server).iter().map(BTreeSet::len).max() > Some(file)
+        };
+        server.wait_for("a body", has_body);
+    }
+    let status = server.status();
+    let copies = counter(&status, "helper_jobs_copy");
+    assert_eq!(copies, FILES as u64);
+    assert_eq!(counter(&status, "content_store_insertions"), copies);
     server.stop();
 }
 

@@ -226,7 +226,7 @@ impl SharedStore {
         }
     }
 
-    /// A response has used a body. Returns whether no other worker has it, and it may be shared now.
+    /// A response has used a body. Returns whether it was made for this worker alone, and may be shared now.
     pub(super) fn note_use(&mut self, body: &Rc<StoredBody>, now_ms: u64) -> bool {
         if self.socket.is_none() || body.was_used.replace(true) {
             return false;
@@ -235,7 +235,8 @@ impl SharedStore {
             self.uses_due_ms = now_ms + USES_INTERVAL_MS;
         }
         self.used.push(Rc::downgrade(body));
-        body.shared.borrow().is_none()
+        // One that is for all has been offered, and is answered soon.
+        !body.is_for_all
     }
 
     /// Sends what is due. Runs once per iteration.
