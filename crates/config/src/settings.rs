@@ -34,8 +34,8 @@ table! {
     Settings, "" {
         /// Document root of the default host: a directory.
         ///
-        /// On the command line it is the argument DIR. A symbolic link in its path may be switched to
-        /// another directory while it is served.
+        /// On the command line it is the argument DIR. Another directory may take its path while it is
+        /// served. On a network file system only a symbolic link in the path may be switched.
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
         /// Address to listen on.
         ///

@@ -53,6 +53,14 @@ impl Clock {
         }
     }
 
+    /// Returns the microseconds since the start, rounded down.
+    pub fn now_us(&self) -> u64 {
+        match &self.0 {
+            ClockKind::Monotonic(start) => start.elapsed().as_micros() as u64,
+            ClockKind::Simulated(now_ms) => now_ms.load(Ordering::Relaxed).saturating_mul(1000),
+        }
+    }
+
     /// Advances a simulated clock, by whole milliseconds rounded up.
     ///
     /// # Panics

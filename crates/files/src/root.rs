@@ -1,8 +1,8 @@
 //! Document roots: directories that requests are resolved beneath.
 //!
-//! A root is held as an `O_PATH` descriptor. A root whose path has no symbolic link stays the directory
-//! that was configured, even if it is renamed or replaced. A path with a symbolic link is *followed*: it
-//! is looked up again as names are revalidated, so that a deploy can switch the link to another release.
+//! A root is held as an `O_PATH` descriptor. Its path is *followed*: it is looked up again as names are
+//! revalidated, so that a deploy can switch a symbolic link to another release, or rename directories. Only a
+//! path without a symbolic link on a file system that may ask a server is not, to save its questions.
 //!
 //! The loop compares where the path leads by a call which cannot wait (`RESOLVE_CACHED`), and has a
 //! helper look where that would block: always when a link is new, since its access time is written then.
@@ -21,6 +21,10 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+
+/// How often a path without a symbolic link is looked up. A directory is renamed less often than a link is
+/// switched, so most servers need not look at each name that is missing.
+const PLAIN_INTERVAL_MS: u64 = 1_000;
 
 /// Which root a path is resolved beneath: its position in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -211,10 +215,12 @@ struct RootSlot {
     remote: bool,
 }
 
-/// A root whose path has a symbolic link.
+/// A root whose path is looked up again and again.
 #[derive(Debug)]
 struct Followed {
     path: PathBuf,
+    /// Between two looks there is at least this time.
+    interval_ms: u64,
     /// Device and inode of the directory.
     identity: Cell<(u64, u64)>,
     checked_ms: Cell<u64>,
@@ -285,8 +291,11 @@ impl Roots {
                 symlinks: config.symlinks,
                 paths: config.rules.clone(),
             };
-            let followed = has_symlink(&config.directory).then(|| Followed {
+            let remote = !roots.harmless.contains(status.device);
+            let has_symlink = has_symlink(&config.directory);
+            let followed = (!remote || has_symlink).then(|| Followed {
                 path: config.directory.clone(),
+                interval_ms: if has_symlink { 0 } else { PLAIN_INTERVAL_MS },
                 identity: Cell::new((status.device, status.inode)),
                 checked_ms: Cell::new(0),
                 helper: Cell::new(HelperCheck::Unneeded),
@@ -297,7 +306,7 @@ impl Roots {
                 version: Cell::new(0),
                 followed,
                 device: status.device,
-                remote: !roots.harmless.contains(status.device),
+                remote,
             });
         }
         Ok(roots)
@@ -322,7 +331,9 @@ impl Roots {
     /// Whether the path of a root has to be looked up again, where it may be so old.
     pub fn is_due(&self, root: RootId, now_ms: u64, age_ms: u64) -> bool {
         let followed = self.slot(root).and_then(|slot| slot.followed.as_ref());
-        followed.is_some_and(|followed| now_ms >= followed.checked_ms.get() + age_ms)
+        followed.is_some_and(|followed| {
+            now_ms >= followed.checked_ms.get() + age_ms.max(followed.interval_ms)
+        })
     }
 
     /// Looks up the path of a followed root without waiting, and switches to the directory that it leads

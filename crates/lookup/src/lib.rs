@@ -219,7 +219,7 @@ impl Lookup {
     }
 
     fn follow_root(&self, root: RootId, context: &LookupContext<'_>) {
-        context.tracer.call(Call::Resolve, || {
+        context.tracer.call(Call::ResolveRoot, || {
             self.roots
                 .follow(root, context.now_ms, &self.deferred_closes);
         });

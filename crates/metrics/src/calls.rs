@@ -20,6 +20,8 @@ headway_debox::call_kinds! {
         Sendfile = "sendfile",
         /// Probing a name, open and status together.
         Resolve = "openat2",
+        /// Probing the path of a document root.
+        ResolveRoot = "openat2 (root)",
         /// Resolving and opening a name although that may block, as Flash does.
         Reopen = "openat2 (may wait)",
         /// Status of an open descriptor.

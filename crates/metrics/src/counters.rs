@@ -222,6 +222,17 @@ counters! {
             Counter accept_deferred_iterations [] "Loop iterations that accepted nothing because of loop lag for the established connections (accept-batch = auto)." { accept_deferred_iterations; }
             Gauge early_reject_active [] "Workers that reject new connections now because of overload (early-reject)." { early_reject_active; }
         }
+        "Loop" {
+            Peak loop_stage_longest [stage] "The longest time that a stage has taken in one turn of the event loop." {
+                loop_longest_accept_us ("accept") "New connections.";
+                loop_longest_client_us ("client") "Clients with input, or with room for output.";
+                loop_longest_helper_us ("helper") "Results of helpers.";
+                loop_longest_upstream_us ("upstream") "Programs and upstreams.";
+                loop_longest_control_us ("control") "Messages of the master and the store process.";
+                loop_longest_queued_us ("queued") "Responses continued from the turn before.";
+                loop_longest_maintenance_us ("maintenance") "Deadlines, jobs for helpers, log lines.";
+            }
+        }
         "Requests" {
             Counter requests_received [] "Requests whose header was complete, or could not be parsed." { requests_received; }
             Counter requests_rejected [reason] "Malformed and unsupported requests, by the part that is wrong." {
@@ -289,7 +300,7 @@ counters! {
                 file_cache_repeated_lookups ("file") "Paths that the loop looked up again after a helper (headway-lab serve only).";
             }
             Counter precompressed_ignored [] "Precompressed files not used because they are empty or older than the original." { precompressed_ignored; }
-            Counter root_switches [] "Times that a symbolic link in the path of a document root was switched." { root_switches; }
+            Counter root_switches [] "Times that another directory took the path of a document root." { root_switches; }
             Counter root_lookup_failures [] "Times that the path of a document root led nowhere, and the last directory was served." { root_lookup_failures; }
             Counter open_files_closed_early [] "Cached files closed because their contents are in memory and file descriptors were needed." { open_files_closed_early; }
             Counter lookup_probes [result] "Path lookups that the loop tried without blocking (openat2 with RESOLVE_CACHED), by result." {
@@ -390,6 +401,8 @@ counters! {
         }
     }
     histograms {
+        "Loop" loop_turn loop_turn_us "Time of a turn of the event loop, from the end of one wait for events to the next.";
+        "Loop" loop_lag loop_lag_us "Time that a ready event waited for those before it, from the end of the wait for events.";
         "Loop" loop_ready_events ready_events "Ready events per wakeup of the event loop.";
         "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (headway-lab serve only).";
         "Accepting" connections_at_accept connections_at_accept "Open connections when a connection was accepted, itself included.";

@@ -165,18 +165,15 @@ pub const GROUPS: [&str; 12] = [
     "Kernel",
 ];
 
-/// The whole name of a family of [`Counters`].
-pub fn full_name(family: &str, kind: MetricType) -> String {
-    match kind {
-        MetricType::Counter => format!("headway_{family}_total"),
-        MetricType::Gauge | MetricType::Histogram => format!("headway_{family}"),
-    }
-}
-
-/// Name of a histogram family: one whose key ends in `_us` is in seconds.
-pub fn histogram_name(family: &str, key: &str) -> String {
+/// The whole name of a family of [`Counters`]: one whose key ends in `_us` is in seconds.
+pub fn full_name(family: &str, key: &str, kind: MetricType) -> String {
     let unit = if key.ends_with("_us") { "_seconds" } else { "" };
-    format!("headway_{family}{unit}")
+    let total = if kind == MetricType::Counter {
+        "_total"
+    } else {
+        ""
+    };
+    format!("headway_{family}{unit}{total}")
 }
 
 /// Every family that the server can show, grouped as in [`GROUPS`] and each once.
@@ -195,7 +192,7 @@ pub fn all() -> Vec<Family> {
     }
     for series in counters.series() {
         let kind = MetricType::from(series.kind);
-        let name = full_name(series.family, kind);
+        let name = full_name(series.family, series.key, kind);
         let family = match families.iter().position(|family| family.name == name) {
             Some(position) => &mut families[position],
             None => {
@@ -218,7 +215,7 @@ pub fn all() -> Vec<Family> {
     for histogram in counters.histograms() {
         families.push(Family {
             group: histogram.group,
-            name: histogram_name(histogram.family, histogram.key),
+            name: full_name(histogram.family, histogram.key, MetricType::Histogram),
             kind: MetricType::Histogram,
             labels: Vec::new(),
             help: histogram.help,

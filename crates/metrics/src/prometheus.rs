@@ -101,14 +101,17 @@ impl Metrics {
         }
         for series in counters.series() {
             let kind = MetricType::from(series.kind);
-            let name = families::full_name(series.family, kind);
+            let name = families::full_name(series.family, series.key, kind);
             let values = series.values.iter().map(|value| value as &dyn Display);
             let labels: Vec<_> = series.labels.iter().copied().zip(values).collect();
             let lines = self.family(&name, kind, series.family_help);
-            write_sample(lines, &name, &labels, series.value);
+            match series.key.ends_with("_us") {
+                false => write_sample(lines, &name, &labels, series.value),
+                true => write_sample(lines, &name, &labels, series.value as f64 * 1e-6),
+            }
         }
         for one in counters.histograms() {
-            let name = families::histogram_name(one.family, one.key);
+            let name = families::full_name(one.family, one.key, MetricType::Histogram);
             let lines = self.family(&name, MetricType::Histogram, one.help);
             match one.key.ends_with("_us") {
                 false => write_histogram(lines, &name, one.histogram, SMALL_LIMITS, 1.0),

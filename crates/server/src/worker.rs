@@ -34,6 +34,7 @@ mod snapshot;
 mod start;
 mod steps;
 mod tokens;
+mod turn;
 
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ use snapshot::snapshot;
 use start::setup;
 pub use start::{WorkerError, worker_main};
 use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
+use turn::{Stage, Turn};
 
 /// Whether a connection stays open after a step.
 #[derive(PartialEq, Eq)]
@@ -68,6 +70,7 @@ struct Worker {
     acceptor: Acceptor,
     router: Router,
     helpers: Helpers,
+    turn: Turn,
 }
 
 /// The loop.
@@ -82,7 +85,7 @@ impl Worker {
             let (tracer, events) = (&self.context.tracer, &mut self.context.events);
             let waited = tracer.call(Call::EventWait, || events.wait(&mut ready, timeout));
             setup("cannot wait for events", waited)?;
-            self.context.tick();
+            self.turn.begin(self.context.tick());
             self.context.sender.begin_round();
             self.acceptor.begin_iteration(&ready);
             let count = ready.len() as u64;
@@ -90,15 +93,20 @@ impl Worker {
             let gateway = &mut self.router.gateway;
             gateway.check_idle_upstreams(&mut self.context, &ready);
             for event in &ready {
+                self.turn.handles_event(&mut self.context.counters);
                 if !self.dispatch(event)? {
                     return Ok(());
                 }
                 self.apply_settled();
                 self.accept_for_closed();
+                self.end_stage(Stage::of(event.token.kind()));
             }
             self.run_queued();
             self.apply_settled();
+            self.end_stage(Stage::Queued);
             self.maintain();
+            self.end_stage(Stage::Maintenance);
+            self.turn.end(&mut self.context.counters);
         }
         // Also log requests aborted by the drain deadline.
         for slot in self.context.connections.occupied() {
@@ -107,6 +115,10 @@ impl Worker {
         self.context.flush_log();
         self.context.control.send(&FromWorker::Drained, &[])?;
         Ok(())
+    }
+
+    fn end_stage(&mut self, stage: Stage) {
+        self.turn.ended(stage, self.context.clock.now_us());
     }
 
     /// Handles one ready descriptor. Returns `false` if the master is gone and the worker must end.

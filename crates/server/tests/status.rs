@@ -113,6 +113,10 @@ fn metrics_follow_the_format_when_scraped() {
         wakeups
     );
     assert!(wakeups > 0.0);
+    assert!(value("headway_loop_turn_seconds_count") > 0.0);
+    assert!(value("headway_loop_lag_seconds_count") > 0.0);
+    let longest = value("headway_loop_stage_longest_seconds{stage=\"client\"}");
+    assert!(longest < 60.0, "{longest} is not in seconds");
 }
 
 #[test]

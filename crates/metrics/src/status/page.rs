@@ -44,6 +44,7 @@ pub fn render(overview: &Overview) -> String {
                 pinned.as_ref().map(Pinned::all),
             );
             accepting(&mut out, &total.counters, overview);
+            loop_times(&mut out, &total.counters);
             ready_events(&mut out, &total.counters.ready_events);
             helper_times(&mut out, &total.counters);
             calls(&mut out, &total.trace);
@@ -162,6 +163,7 @@ fn numbers(out: &mut String, counters: &Counters) {
 fn row(out: &mut String, key: &str, help: &str, value: u64) {
     let value = match key.contains("bytes") {
         true => format::bytes(value as f64),
+        false if key.ends_with("_us") => format::time_us(value as f64),
         false => format::count(value),
     };
     let (name, help) = (key.replace('_', " "), escaped(help));
@@ -223,12 +225,26 @@ fn accepting(out: &mut String, counters: &Counters, overview: &Overview) {
     card(out, "Accept statistics", &rows);
 }
 
+/// How long the loops computed, which holds up clients as a sleep does.
+fn loop_times(out: &mut String, counters: &Counters) {
+    let of = [
+        ("turn", &counters.loop_turn_us),
+        ("wait of a ready event", &counters.loop_lag_us),
+    ];
+    times(out, "Turns of the event loops", of);
+}
+
 fn helper_times(out: &mut String, counters: &Counters) {
-    let mut rows = Vec::new();
-    for (what, times) in [
+    let of = [
         ("waiting", &counters.helper_wait_us),
         ("service", &counters.helper_service_us),
-    ] {
+    ];
+    times(out, "Helper job times", of);
+}
+
+fn times(out: &mut String, title: &str, of: [(&str, &Histogram); 2]) {
+    let mut rows = Vec::new();
+    for (what, times) in of {
         for (quantile, name) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99"), (1.0, "max")] {
             let shown = times
                 .quantile(quantile)
@@ -236,7 +252,7 @@ fn helper_times(out: &mut String, counters: &Counters) {
             rows.push((format!("{what}, {name}"), shown));
         }
     }
-    card(out, "Helper job times", &rows);
+    card(out, title, &rows);
 }
 
 /// The distribution of ready events per wakeup (Figure 1 of the 2006 paper). A loop that never

@@ -141,14 +141,16 @@ impl LoopContext {
         }
     }
 
-    /// Reads the clocks, once per iteration.
-    pub fn tick(&mut self) {
-        self.now_ms = self.clock.now_ms();
+    /// Reads the clocks, once per iteration. Returns the time in microseconds.
+    pub fn tick(&mut self) -> u64 {
+        let now_us = self.clock.now_us();
+        self.now_ms = now_us / 1000;
         self.unix_ms = unix_ms();
         let second = self.unix_ms.div_euclid(1000);
         if second != self.date.second {
             self.date = Date::new(second);
         }
+        now_us
     }
 
     /// Registers a connection for `interest`, unless it is already registered so.

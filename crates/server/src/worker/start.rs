@@ -32,6 +32,7 @@ use super::log::Log;
 use super::memory;
 use super::router::Router;
 use super::sending::Sender;
+use super::turn::Turn;
 use super::{CONTROL, HELPER, Worker, helpers};
 use crate::extensions::{Extensions, Research};
 
@@ -131,6 +132,7 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
             applications: resources.applications,
         },
         helpers: Helpers::default(),
+        turn: Turn::default(),
         context: LoopContext::new(config, control, opened),
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of a document root reached through a symbolic link that is switched, as deploy tools do.
+//! Tests of a document root that is switched, by a symbolic link or by renames, as deploy tools do.
 
 use std::fs;
 use std::io::Write;
@@ -225,12 +225,25 @@ fn last_release_is_served_while_the_link_leads_nowhere() {
 }
 
 #[test]
-fn directory_without_a_link_stays_the_root_when_it_is_renamed() {
+fn another_directory_is_the_root_when_it_has_got_the_name() {
     let site = Site::new();
-    let served = Served::start(config(&site.path("0"), "revalidate = '0ms'"));
+    let mut served = Served::start(config(&site.path("0"), "revalidate = '0ms'"));
     assert_eq!(release_of("/small", 1000, &served.get("/small")), 0);
-    fs::rename(site.path("0"), site.path("old")).unwrap();
-    site.release(1);
-    fs::rename(site.path("1"), site.path("0")).unwrap();
-    assert_eq!(release_of("/small", 1000, &served.get("/small")), 0);
+    for number in 1..=2 {
+        fs::rename(site.path("0"), site.path("old")).unwrap();
+        assert_eq!(
+            release_of("/small", 1000, &served.get("/small")),
+            number - 1
+        );
+        site.release(number);
+        fs::rename(site.path(&number.to_string()), site.path("0")).unwrap();
+        fs::remove_dir_all(site.path("old")).unwrap();
+        // The path is looked up once a second. Until then only what is in memory is there.
+        let mut small = served.get("/small");
+        while small.status == 404 || release_of("/small", 1000, &small) < number {
+            std::thread::sleep(Duration::from_millis(20));
+            small = served.get("/small");
+        }
+    }
+    assert_eq!(served.snapshot().counters.root_switches, 2);
 }

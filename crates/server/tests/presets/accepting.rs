@@ -132,6 +132,13 @@ fn loop_blocks_at_one_of_the_requests_with_stall_every() {
             stalls,
             "{policy}"
         );
+        // A snapshot is taken before its own turn ends.
+        let turns = after.counters.loop_turn_us.count();
+        assert!(turns >= 20, "{turns}");
+        if stalls > 0 {
+            assert!(after.counters.loop_turn_us.max() >= 1_000);
+            assert!(after.counters.loop_longest_client_us >= 1_000);
+        }
     }
 }
 

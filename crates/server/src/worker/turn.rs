@@ -1,0 +1,131 @@
+//! How long the turns of the loop take, and how long ready events wait in them.
+//!
+//! A turn is what the loop does between two waits for events. The record of calls shows when the loop
+//! slept. This shows when it computed for long, which holds up other clients as much.
+//!
+//! An event may have been ready for up to a turn before the wait that returned it. That time is not
+//! counted as its wait: it is part of the turn before.
+
+use headway_accept::LISTENER;
+use headway_connection::CONNECTION;
+use headway_metrics::Counters;
+
+use super::tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
+
+/// What the loop does in a part of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Accepts connections.
+    Accept,
+    /// Receives requests, looks files up and sends responses.
+    Client,
+    /// Takes the results of helpers, and goes on with what waited for them.
+    Helper,
+    /// Speaks to programs and upstreams.
+    Upstream,
+    /// Hears from the master or the store process.
+    Control,
+    /// Goes on with responses whose share of the last turn was used up.
+    Queued,
+    /// Checks deadlines, sends jobs to helpers and lines to the log.
+    Maintenance,
+}
+
+const STAGES: usize = Stage::Maintenance as usize + 1;
+
+impl Stage {
+    /// The stage that handles events of this kind of token.
+    pub(super) fn of(kind: u8) -> Stage {
+        match kind {
+            LISTENER => Stage::Accept,
+            CONNECTION => Stage::Client,
+            HELPER => Stage::Helper,
+            PROGRAM | SPAWNER | DIRECT_PROCESS | UPSTREAM_CONN => Stage::Upstream,
+            CONTROL | STORE => Stage::Control,
+            _ => Stage::Maintenance,
+        }
+    }
+}
+
+/// The turn of this moment. All times are of one clock, in microseconds.
+#[derive(Default)]
+pub(super) struct Turn {
+    begun_us: u64,
+    /// The end of the last stage.
+    now_us: u64,
+    stages_us: [u64; STAGES],
+}
+
+impl Turn {
+    /// The wait for events is over.
+    pub(super) fn begin(&mut self, now_us: u64) {
+        *self = Turn {
+            begun_us: now_us,
+            now_us,
+            stages_us: [0; STAGES],
+        };
+    }
+
+    /// A ready event is handled next.
+    pub(super) fn handles_event(&self, counters: &mut Counters) {
+        counters.loop_lag_us.record(self.now_us - self.begun_us);
+    }
+
+    /// A stage has ended.
+    pub(super) fn ended(&mut self, stage: Stage, now_us: u64) {
+        self.stages_us[stage as usize] += now_us.saturating_sub(self.now_us);
+        self.now_us = now_us.max(self.now_us);
+    }
+
+    /// The turn has ended.
+    pub(super) fn end(&self, counters: &mut Counters) {
+        counters.loop_turn_us.record(self.now_us - self.begun_us);
+        let longest = [
+            (Stage::Accept, &mut counters.loop_longest_accept_us),
+            (Stage::Client, &mut counters.loop_longest_client_us),
+            (Stage::Helper, &mut counters.loop_longest_helper_us),
+            (Stage::Upstream, &mut counters.loop_longest_upstream_us),
+            (Stage::Control, &mut counters.loop_longest_control_us),
+            (Stage::Queued, &mut counters.loop_longest_queued_us),
+            (
+                Stage::Maintenance,
+                &mut counters.loop_longest_maintenance_us,
+            ),
+        ];
+        for (stage, longest) in longest {
+            *longest = self.stages_us[stage as usize].max(*longest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_wait_for_those_before_them_and_the_longest_stage_is_named() {
+        let (mut turn, mut counters) = (Turn::default(), Counters::default());
+        turn.begin(1_000);
+        for (stage, now_us) in [
+            (Stage::Client, 1_010),
+            (Stage::Accept, 1_500),
+            (Stage::Client, 1_520),
+        ] {
+            turn.handles_event(&mut counters);
+            turn.ended(stage, now_us);
+        }
+        turn.ended(Stage::Maintenance, 1_521);
+        turn.end(&mut counters);
+        let waits: Vec<(u64, u64)> = counters.loop_lag_us.buckets().collect();
+        assert_eq!(waits, [(0, 1), (10, 1), (500, 1)]);
+        assert_eq!(counters.loop_turn_us.max(), 521);
+        assert_eq!(counters.loop_longest_client_us, 30);
+        assert_eq!(counters.loop_longest_accept_us, 490);
+        // A shorter turn changes no peak.
+        turn.begin(2_000);
+        turn.ended(Stage::Accept, 2_400);
+        turn.end(&mut counters);
+        assert_eq!(counters.loop_longest_accept_us, 490);
+        assert_eq!(counters.loop_turn_us.count(), 2);
+    }
+}
