@@ -19,6 +19,8 @@ use super::{Account, Config, HelperBackend, LogConfig, headers, hosts, locations
 
 /// Default limit on connections per worker.
 const DEFAULT_CONNECTIONS: u64 = 15_000;
+/// A shorter `worker-timeout` is refused.
+const WORKER_TIMEOUT_MIN_MS: u64 = 1_000;
 /// Default of `buffer-disk-max`.
 const DEFAULT_BUFFER_DISK_BYTES: u64 = 4 << 30;
 /// Default of `small-file-max`.
@@ -187,7 +189,7 @@ impl RequestLimits {
             send_timeout_ms: time("send-timeout", &from.send_timeout, 30_000, 1, to),
             idle_timeout_ms: time("idle-timeout", &from.idle_timeout, 60_000, 1, to),
             drain_timeout_ms: time("drain-timeout", &from.drain_timeout, 10_000, 0, to),
-            worker_timeout_ms: time("worker-timeout", &from.worker_timeout, 30_000, 0, to),
+            worker_timeout_ms: worker_timeout_ms(&from.worker_timeout, to),
             header_bytes: size(
                 "max-header-size",
                 &from.max_header_size,
@@ -400,6 +402,16 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
     addresses
 }
 
+/// 0 replaces no worker. A busy machine may not run a worker for a moment.
+fn worker_timeout_ms(item: &Setting<crate::units::Millis>, to: &mut Findings<'_>) -> u64 {
+    let found = time("worker-timeout", item, 30_000, 0, to);
+    if (1..WORKER_TIMEOUT_MIN_MS).contains(&found) {
+        let problem = "less than 1s would replace workers that are only slow; 0 turns it off";
+        to.usage_error("worker-timeout", span(item), problem.into());
+    }
+    found
+}
+
 fn events(from: &Settings, default: Mechanism, to: &mut Findings<'_>) -> String {
     let Some(item) = &from.events else {
         return default.name().into();
@@ -467,10 +479,15 @@ fn descriptors(
         );
     }
     if connections + files > usable {
+        let lower = match position {
+            Some(_) => "max-connections or file-cache-descriptors",
+            // Both are as small as can be.
+            None => "helpers-max or the concurrency of locations",
+        };
         let problem = format!(
             "{connections} connections, {files} cached files and {} of its own make {} descriptors \
-             a worker, the limit is {} (RLIMIT_NOFILE, ulimit -Hn); lower max-connections or \
-             file-cache-descriptors, or raise the limit (LimitNOFILE= in a systemd unit)",
+             a worker, the limit is {} (RLIMIT_NOFILE, ulimit -Hn); raise the limit (LimitNOFILE= \
+             in a systemd unit), or lower {lower}",
             RESERVED_DESCRIPTORS + helpers,
             connections + files + RESERVED_DESCRIPTORS + helpers,
             environment.nofile

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use headway_base::format::printable;
+
 use super::settings::COMMAND_LINE;
 use crate::extensions::ResearchTable;
 
@@ -69,18 +71,20 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.location {
-            ErrorLocation::Nowhere => {}
-            ErrorLocation::Flag(flag) => write!(out, "{flag}: ")?,
-            ErrorLocation::File(file) => write!(out, "{}: ", file.display())?,
+        let location = match &self.location {
+            ErrorLocation::Nowhere => String::new(),
+            ErrorLocation::Flag(flag) => format!("{flag}: "),
+            ErrorLocation::File(file) => format!("{}: ", file.display()),
             ErrorLocation::Line { file, line, key } if key.is_empty() => {
-                write!(out, "{}:{line}: ", file.display())?;
+                format!("{}:{line}: ", file.display())
             }
             ErrorLocation::Line { file, line, key } => {
-                write!(out, "{}:{line}: {key}: ", file.display())?
+                format!("{}:{line}: {key}: ", file.display())
             }
-        }
-        out.write_str(&self.problem)
+        };
+        // Names and values may contain line ends, but an error is one line.
+        out.write_str(&printable(&location))?;
+        out.write_str(&printable(&self.problem))
     }
 }
 

@@ -190,7 +190,6 @@ macro_rules! texts {
 
 texts! {
     String: "text", "TEXT", "", Text, "text in quotes";
-    PathBuf: "path", "PATH", "", Text, "a path in quotes";
     Millis: "time", "TIME", "seconds", TextOrNumber, "a time, such as \"500ms\", \"10s\" or 10 (seconds)";
     Bytes: "size", "SIZE", "bytes", TextOrNumber, "a size, such as \"64KiB\" or 65536 (bytes)";
     Helpers: "number, range or \"io_uring\"", "N|MIN-MAX|io_uring", "", TextOrNumber, "a number, a range such as \"1-16\", or \"io_uring\"";
@@ -206,6 +205,24 @@ texts! {
 }
 
 pub(crate) use texts;
+
+impl Value for PathBuf {
+    const FORM: Form = Form {
+        name: "path",
+        placeholder: "PATH",
+        expected: "a path in quotes",
+        ..<String as Value>::FORM
+    };
+
+    /// Joined with a directory, the empty path would be that directory.
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.contains('\0') {
+            _ if text.is_empty() => Err("a path is not empty; leave the setting out".into()),
+            true => Err("a path has no null byte".into()),
+            false => Ok(text.into()),
+        }
+    }
+}
 
 impl<T: Value> Value for OneOrMany<T> {
     const FORM: Form = Form {

@@ -43,6 +43,8 @@ pub struct ResponseHead {
     /// The protocols of `Upgrade`, which a 426 must name (RFC 9110 section 15.5.22). With any other
     /// status the field is about the connection to the upstream only.
     pub upgrade: Vec<u8>,
+    /// The `Proxy-Authenticate` that a 407 must have (RFC 9110 section 15.5.8).
+    challenges: FieldList,
     /// A file to send in place of the body.
     pub accel_redirect: Option<AccelRedirect>,
 }
@@ -65,6 +67,7 @@ impl ResponseHead {
             fields: FieldList::default(),
             length: None,
             upgrade: Vec::new(),
+            challenges: FieldList::default(),
             accel_redirect: None,
         }
     }
@@ -86,6 +89,8 @@ impl ResponseHead {
                 self.upgrade.extend_from_slice(b", ");
             }
             self.upgrade.extend_from_slice(value);
+        } else if is(b"proxy-authenticate") {
+            self.challenges.push(name, value);
         } else if !is_hop_by_hop(name) {
             self.fields.push(name, value);
         }
@@ -148,6 +153,9 @@ impl ResponseHead {
         out.extend_from_slice(self.phrase());
         out.extend_from_slice(b"\r\n");
         self.fields.write(out);
+        if self.status == 407 {
+            self.challenges.write(out);
+        }
     }
 
     /// The reason phrase: the upstream's, otherwise the usual one, otherwise none, which is

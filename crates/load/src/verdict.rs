@@ -220,7 +220,7 @@ fn schedule(of: &Evidence, to: &mut VerdictFindings) {
             )
         });
     }
-    let late = share(of.late_starts, of.responses);
+    let late = share(of.late_starts, of.started);
     to.threshold(late, LATE_SUSPECT, f64::INFINITY, || {
         format!(
             "{} of the requests started late; {PIN_REMEDY}, or lower the rate",
@@ -309,6 +309,7 @@ mod tests {
             requests: 10_000,
             good: 10_000,
             responses: 10_000,
+            started: 10_000,
             lag_p99_us: Some(80.0),
             busy_share: Some(0.4),
             run_queue_s: Some(0.01),
@@ -443,6 +444,19 @@ mod tests {
         assert_eq!(
             reasons,
             "20 % of the requests started late; pin the client to a CPU of its own (--cpu 1), or lower the rate"
+        );
+    }
+
+    #[test]
+    fn late_starts_are_a_share_of_all_when_many_got_no_response() {
+        let (_, reasons) = verdict(|evidence| {
+            evidence.responses = 400;
+            evidence.started = 10_000;
+            evidence.late_starts = 1_200;
+        });
+        assert!(
+            reasons.contains("12 % of the requests started late"),
+            "{reasons}"
         );
     }
 

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use headway_base::format::printable;
 use headway_config::Config;
 use headway_control::{ControlError, FromWorker, Received, ToWorker};
 use headway_metrics::MasterStatus;
@@ -510,5 +511,5 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> MasterError {
 /// Writes one line to standard error, and ignores errors.
 #[expect(clippy::disallowed_methods, reason = "the master may wait")]
 fn log_line(what: impl Display) {
-    let _ = writeln!(io::stderr(), "headway: {what}");
+    let _ = writeln!(io::stderr(), "headway: {}", printable(&what.to_string()));
 }

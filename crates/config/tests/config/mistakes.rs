@@ -23,6 +23,26 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["workers: `\"two\"` is not a whole number; example: workers = 4"],
     ),
     ("\nworkers = 0", 2, &["workers", "0 is not within 1 to 256"]),
+    (
+        "worker-timeout = \"1ms\"",
+        1,
+        &["worker-timeout: less than 1s", "0 turns it off"],
+    ),
+    (
+        "log = \"\"",
+        1,
+        &["log: a path is not empty; leave the setting out"],
+    ),
+    (
+        "root = \"a\\u0000b\"",
+        1,
+        &["root: a path has no null byte"],
+    ),
+    (
+        "log = \"a\\nb/c\"",
+        1,
+        &[r"/a\nb does not exist; create it"],
+    ),
     ("workers = -1", 1, &["workers: -1 is negative"]),
     (
         "workers = \"2\"",
@@ -485,7 +505,7 @@ fn option_is_an_error_when_it_contradicts_the_preset() {
         ),
         (
             "max-connections = 30000",
-            "(RLIMIT_NOFILE, ulimit -Hn); lower max-connections",
+            "or lower max-connections or file-cache-descriptors",
         ),
     ] {
         let errors = check(&format!("root = \"site\"\n{text}")).unwrap_err();
