@@ -19,13 +19,13 @@ pub(super) enum Stage {
     Accept,
     /// Receives requests, looks files up and sends responses.
     Client,
-    /// Takes the results of helpers, and goes on with what waited for them.
+    /// Takes the results of helpers, and resumes what waited for them.
     Helper,
     /// Speaks to programs and upstreams.
     Upstream,
     /// Hears from the master or the store process.
     Control,
-    /// Goes on with responses whose share of the last turn was used up.
+    /// Continues responses whose share of the last turn was used up.
     Queued,
     /// Checks deadlines, sends jobs to helpers and lines to the log.
     Maintenance,
