@@ -116,9 +116,9 @@ impl LoopContext {
         )
     }
 
-    /// Whether the client of a handler has sent more input that was not read meanwhile.
+    /// Whether the client has sent more while something else was waited for.
     pub(super) fn has_unread_input(&self, connection: &Connection) -> bool {
-        connection.program_asked && self.has_input(connection)
+        connection.may_have_input && self.has_input(connection)
     }
 
     /// Whether the socket has received what was not read yet.

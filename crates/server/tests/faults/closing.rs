@@ -98,3 +98,45 @@ fn refused_clients_are_kept_only_where_a_request_may_follow_and_up_to_a_limit() 
     assert_eq!(read_response(&mut late).status, 503);
     ends_without_reset(&mut late, "it is kept again");
 }
+
+/// The client has asked for the close itself, and sends more although nobody reads it.
+#[test]
+fn response_is_whole_when_more_comes_behind_a_request_that_closes() {
+    let root = root();
+    let content = contents(0, large());
+    fs::write(root.path().join("large"), &content).unwrap();
+    for events in mechanisms() {
+        let served = Served::start(config(root.path(), events));
+        let mut client = tiny_client(&served);
+        let request = "GET /large HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+        client.write_all(request.as_bytes()).unwrap();
+        let head = read_head(&mut client);
+        assert_eq!(head.field("Connection"), Some("close"), "{events}");
+        send_request(&mut client, "/large");
+        let mut body = vec![0; content.len()];
+        client.read_exact(&mut body).expect(events);
+        assert!(body == content, "{events}");
+        ends_without_reset(&mut client, events);
+    }
+}
+
+#[test]
+fn close_is_no_reset_when_more_comes_while_a_helper_works() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in mechanisms() {
+        let more = format!("listing = true\nindex = []\n{events}");
+        let mut served = Served::start_holding_helpers(config(root.path(), &more));
+        let mut client = served.connect();
+        let request = "GET / HTTP/1.0\r\nHost: test\r\n\r\n";
+        client.write_all(request.as_bytes()).unwrap();
+        served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        send_request(&mut client, "/a");
+        // The worker has seen it once it answers the second of these.
+        served.snapshot();
+        served.snapshot();
+        served.release_helpers();
+        assert_eq!(read_response(&mut client).status, 200, "{events}");
+        ends_without_reset(&mut client, events);
+    }
+}
