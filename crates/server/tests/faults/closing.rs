@@ -99,7 +99,7 @@ fn refused_clients_are_kept_only_where_a_request_may_follow_and_up_to_a_limit() 
     ends_without_reset(&mut late, "it is kept again");
 }
 
-/// The client has asked for the close itself, and sends more although nobody reads it.
+/// The client has asked for the close itself, and sends more nevertheless.
 #[test]
 fn response_is_whole_when_more_comes_behind_a_request_that_closes() {
     let root = root();
@@ -138,5 +138,40 @@ fn close_is_no_reset_when_more_comes_while_a_helper_works() {
         served.release_helpers();
         assert_eq!(read_response(&mut client).status, 200, "{events}");
         ends_without_reset(&mut client, events);
+    }
+}
+
+/// It reads only after it has sent what the server's socket takes, which is more than a lingering close
+/// discards.
+#[test]
+fn error_page_is_whole_when_its_client_goes_on_to_send_a_body() {
+    const PAGE: usize = 30_000;
+    let root = root();
+    fs::write(root.path().join("413.html"), contents(0, PAGE)).unwrap();
+    for events in mechanisms() {
+        let page = root.path().join("413.html");
+        let more = format!("{events}\nerror-pages = {{ 413 = {page:?} }}");
+        let mut served = Served::start(config(root.path(), &more));
+        let mut client = tiny_client(&served);
+        let head = "POST /a HTTP/1.1\r\nHost: test\r\nContent-Length: 99999999\r\n\r\n";
+        client.write_all(head.as_bytes()).unwrap();
+        served.wait_for("the answer", |now| now.counters.http_requests.get(413) == 1);
+        client.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        let mut waits = 0;
+        while sent < 8 << 20 && waits < 20 {
+            match client.write(&[0; 16_384]) {
+                Ok(count) => sent += count,
+                // The server reads, or it reads no more.
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    waits += 1;
+                    served.snapshot();
+                }
+                Err(error) => panic!("{events}: {error} after {sent} bytes"),
+            }
+        }
+        client.set_nonblocking(false).unwrap();
+        let response = read_response(&mut client);
+        assert!(response.body == contents(0, PAGE), "{events}");
     }
 }

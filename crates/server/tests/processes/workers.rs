@@ -253,7 +253,7 @@ fn request_is_answered_when_its_connection_was_to_close_for_a_new_one() {
     assert_eq!(read_response(&mut new).0, 200);
 }
 
-/// The worker stands still meanwhile. It finds that the time is over before it is told of the request.
+/// The worker stands still meanwhile. It finds that the time is over before it learns of the request.
 #[test]
 fn request_is_answered_when_it_has_come_by_the_end_of_the_idle_timeout() {
     let root = root();
