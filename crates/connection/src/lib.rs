@@ -178,8 +178,8 @@ pub struct Connection {
     pub handed_off: bool,
     /// A program has had the socket, and may have changed its flags.
     pub was_passed: bool,
-    /// A request of this connection has gone to a handler.
-    pub program_asked: bool,
+    /// More input may have come than was read: the connection has waited for something else.
+    pub may_have_input: bool,
     /// The part of the current response that has not been sent.
     pub outgoing: Outgoing,
     /// Whether the connection stays open after the current response.
@@ -209,7 +209,7 @@ impl Connection {
             parsed_bytes: 0,
             handed_off: false,
             was_passed: false,
-            program_asked: false,
+            may_have_input: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
             is_queued: false,

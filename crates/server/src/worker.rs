@@ -195,7 +195,9 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let nobody = self.context.connections.count() == 0 && self.acceptor.last_clients.is_none();
+        let nobody = self.context.connections.count() == 0
+            && self.acceptor.last_clients.is_none()
+            && self.acceptor.has_closed_refusals();
         self.context
             .draining_until_ms
             .is_some_and(|until| nobody || self.context.now_ms >= until)

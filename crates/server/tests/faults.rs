@@ -8,6 +8,7 @@
 mod arriving;
 mod limits;
 mod releases;
+mod closing;
 mod changing;
 mod deleted;
 mod dying;

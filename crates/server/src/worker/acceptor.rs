@@ -1,33 +1,31 @@
 //! Decides how many connections to accept, and rejects the others: shares between workers, the
-//! limit per address, overload, shortage of descriptors. `batch` accepts them, `room` says which
-//! idle connections close for new ones.
+//! limit per address, overload, shortage of descriptors. `batch` accepts them, `refusals` answers
+//! those without room, `room` says which idle connections close for new ones.
 
 mod batch;
+mod refusals;
 mod room;
 
 pub(super) use batch::Batch;
 
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::Instant;
 
 use headway_accept::{
     Accepted, AddressBoard, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX,
     Listeners, NOT_ACCEPTING, batch_limit,
 };
-use headway_admission::retry_after_s;
 use headway_config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use headway_connection::{CONNECTION, Connection};
 use headway_control::FromWorker;
-use headway_event::{Ready, Token};
-use headway_http::Status;
+use headway_event::Ready;
 use headway_metrics::calls::Call;
-use headway_request::Request;
-use headway_respond::ResponseContext;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, sockopt};
+use rustix::net::RecvFlags;
 
 use super::context::LoopContext;
+use refusals::Refusals;
 
 /// If requests are served during the batch, connections can keep arriving; a batch older than this
 /// accepts one more and ends. Long compared with a batch, short compared with what else waits:
@@ -53,6 +51,8 @@ pub(super) struct Acceptor {
     pub auto: Option<AdmissionControl>,
     /// Knows how many connections the other workers have, if all accept from one queue.
     balance: Option<Balance>,
+    /// Rejected connections that are not closed yet.
+    refusals: Refusals,
     /// Connections closed since the last accept batch on their behalf (`accept_on_close`).
     accepts_owed: u32,
     /// While draining: how many connections may still be accepted before the listeners close.
@@ -72,6 +72,7 @@ impl Acceptor {
             auto: admission_control(config, &mut listeners),
             listeners,
             balance,
+            refusals: Refusals::default(),
             accepts_owed: 0,
             last_clients: None,
         }
@@ -95,12 +96,14 @@ impl Acceptor {
         self.report_listeners(context);
         self.reject_while_full(context);
         self.maintain_queue(context);
+        self.refusals.expire(context);
     }
 
     /// The latest time at which the acceptor has something to do.
     pub(super) fn next_ms(&self, context: &LoopContext) -> Option<u64> {
         let due = [
             self.listeners.next_ms(),
+            self.refusals.next_ms(),
             self.balance.as_ref().and_then(Balance::next_ms),
             self.auto
                 .as_ref()
@@ -109,6 +112,11 @@ impl Acceptor {
             self.room_next_ms(context),
         ];
         due.into_iter().flatten().min()
+    }
+
+    /// Whether all connections that were rejected have been closed.
+    pub(super) fn has_closed_refusals(&self) -> bool {
+        self.refusals.is_empty()
     }
 
     /// Accounts for a connection that has closed.
@@ -190,7 +198,7 @@ impl Acceptor {
             match self.listeners.accept(listener, &context.tracer) {
                 Accepted::Connection(socket, client) => {
                     rejected += 1;
-                    Acceptor::reject_early(context, socket, client);
+                    self.refusals.reject_early(context, socket, client);
                 }
                 Accepted::QueueEmpty => break false,
                 Accepted::Paused => break true,
@@ -234,27 +242,6 @@ impl Acceptor {
 
     fn is_shared(context: &LoopContext) -> bool {
         context.config.workers_per_listener() > 1
-    }
-
-    /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
-    /// later.
-    fn reject_early(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
-        context.counters.connections_rejected_overload += 1;
-        match context.config.early_reject {
-            EarlyReject::Reset => {
-                // Closing with a linger time of zero sends a reset (socket(7)): no response,
-                // nothing left behind. If setting it fails, the client sees an orderly close
-                // instead.
-                let _ = context.tracer.call(Call::SocketOption, || {
-                    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
-                });
-                context.tracer.call(Call::Close, || drop(socket));
-            }
-            EarlyReject::Status | EarlyReject::Off => {
-                let again_s = retry_after_s(context.counters.connections_rejected_overload);
-                Acceptor::answer_unavailable(context, socket, client, again_s);
-            }
-        }
     }
 
     /// Reports to the master what happened to the listeners: an error, or that the worker consumed
@@ -316,53 +303,13 @@ impl Acceptor {
         }
     }
 
-    /// Rejects a connection of an address that is at its limit.
-    fn reject_connection(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
-        context.counters.connections_rejected_per_address += 1;
-        Acceptor::answer_unavailable(context, socket, client, headway_respond::RETRY_AFTER_S);
-    }
-
-    /// Answers 503 with `Retry-After` and closes.
-    fn answer_unavailable(
-        context: &mut LoopContext,
-        socket: OwnedFd,
-        client: SocketAddr,
-        retry_after_s: u64,
-    ) {
-        let mut connection = Connection::new(socket, client, Token(0));
-        // The input is read first: closing with unread bytes sends a reset, which could destroy the
-        // response.
-        let received = context.tracer.call(Call::Receive, || {
-            rustix::net::recv(
-                &connection.socket,
-                &mut context.scratch[..],
-                RecvFlags::DONTWAIT,
-            )
-        });
-        let head = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
-        let response_context = ResponseContext {
-            retry_after_s,
-            ..ResponseContext::without_request(
-                &context.response_settings,
-                &context.date,
-                head.starts_with(b"HEAD "),
-            )
-        };
-        let response =
-            headway_respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
-        let request = Request::unparsed(head);
-        connection.outgoing = response;
-        connection.outgoing.method = request.method;
-        // If the socket does not accept these few bytes, the client gets no response.
-        let _ = context.transmit(&mut connection);
-        context.write_log(&connection, &request);
-        context.tracer.call(Call::Close, || drop(connection));
-    }
-
     fn pause_accepting(&mut self, context: &mut LoopContext, what: &str, error: Errno) {
         context.counters.accept_pauses += 1;
         self.listeners.pause(context.now_ms, &mut context.events);
-        context.evict_idle |= matches!(error, Errno::MFILE | Errno::NFILE);
+        if matches!(error, Errno::MFILE | Errno::NFILE) {
+            context.evict_idle = true;
+            self.refusals.clear(context);
+        }
         if context.counters.accept_pauses.is_power_of_two() {
             context.notice(format!(
                 "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \

@@ -358,9 +358,8 @@ impl Gateway {
                 self.redirect(context, connection, *exchange, *redirect)
             }
             Break(ExchangeEnd::Abort) => {
-                context.counters.responses_aborted += 1;
                 self.kill_program(context, &mut exchange);
-                Next::Close(Some(exchange.request))
+                Gateway::cut_response(context, connection, *exchange)
             }
             Break(ExchangeEnd::ClientGone) => {
                 context.counters.handler_abandoned += 1;

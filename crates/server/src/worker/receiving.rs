@@ -116,9 +116,9 @@ impl LoopContext {
         )
     }
 
-    /// Whether the client of a handler has sent more input that was not read meanwhile.
+    /// Whether the client has sent more while something else was waited for.
     pub(super) fn has_unread_input(&self, connection: &Connection) -> bool {
-        connection.program_asked && self.has_input(connection)
+        connection.may_have_input && self.has_input(connection)
     }
 
     /// Whether the socket has received what was not read yet.
@@ -172,7 +172,8 @@ impl LoopContext {
         Disposition::Keep
     }
 
-    /// Discards input during a lingering close.
+    /// Discards input during a lingering close. A client that sends on and on is read from no more, so
+    /// that its sending stops; it has the rest of the time to read the response.
     pub(super) fn discard_lingering(&mut self, connection: &mut Connection) -> Disposition {
         let mut scratch = std::mem::take(&mut self.scratch);
         let received = self.receive_into(connection, &mut scratch);
@@ -181,7 +182,7 @@ impl LoopContext {
             Ok(count) => {
                 connection.lingered_bytes += count.unwrap_or(0);
                 match connection.lingered_bytes > LINGER_BYTES_MAX {
-                    true => Disposition::Close,
+                    true => self.watch_only(connection, Interest::NONE),
                     false => Disposition::Keep,
                 }
             }

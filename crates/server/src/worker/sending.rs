@@ -380,19 +380,28 @@ impl LoopContext {
         status: Status,
     ) -> Next {
         if connection.outgoing.sent_bytes > 0 {
-            self.counters.responses_aborted += 1;
-            if !self.has_input(connection) {
-                return Next::Close(Some(request));
-            }
-            // As with any last response: the ones before it must reach the client.
-            self.finish_response(connection, request);
-            return Next::Linger;
+            return self.cut_response(connection, request);
         }
         connection.keep_alive = false;
         // Only GET sends files, so the error may have a body.
         self.replace_response(connection, &request, status, false);
         let progress = self.transmit(connection);
         self.after_send(connection, request, progress)
+    }
+
+    /// Ends a response that is cut off. Its client sees that the body is short; the responses before it
+    /// must reach the client, as with any last response.
+    pub(super) fn cut_response(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Next {
+        self.counters.responses_aborted += 1;
+        if !self.has_input(connection) {
+            return Next::Close(Some(request));
+        }
+        self.finish_response(connection, request);
+        Next::Linger
     }
 
     /// Sends an error response to a valid request.

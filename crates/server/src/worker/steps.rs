@@ -65,8 +65,10 @@ impl Worker {
                 self.advance(connection, next)
             }
             // The connection is in the run queue and continues from there.
-            Phase::AwaitSend(_) if connection.is_queued => Disposition::Keep,
-            Phase::AwaitSend(_) if event.writable || event.hangup => self.take_turn(connection),
+            Phase::AwaitSend(_) if connection.is_queued && !event.readable => Disposition::Keep,
+            Phase::AwaitSend(_) if !connection.is_queued && (event.writable || event.hangup) => {
+                self.take_turn(connection)
+            }
             Phase::AwaitSend(_) => self.context.watch_only(connection, Interest::WRITE),
             waiting if waiting.waits_for_a_helper() => {
                 if event.hangup || (readable && self.context.is_reset(connection)) {
@@ -88,6 +90,7 @@ impl Worker {
                 self.advance(connection, next)
             }
             Phase::AwaitTurn => {
+                connection.may_have_input = true;
                 let buffered = std::mem::take(&mut connection.rx_buffer);
                 self.handle_requests(connection, &buffered)
             }
@@ -201,6 +204,7 @@ impl Worker {
             Ok(Some(_)) if acceptor.client_has_abandoned(context, connection) => Disposition::Close,
             Ok(Some(count)) => {
                 connection.rx_buffer.clear();
+                connection.may_have_input = false;
                 self.handle_requests(connection, &scratch[..buffered + count])
             }
             Ok(None) => {
@@ -260,6 +264,8 @@ impl Worker {
         connection: &mut Connection,
         step: impl FnOnce(&mut Router, &mut LoopContext, &mut Connection, &mut &[u8]) -> Next,
     ) -> Disposition {
+        // While input is watched for, an event would have told of it.
+        connection.may_have_input |= connection.interest != Some(Interest::READ);
         let buffered = std::mem::take(&mut connection.rx_buffer);
         let mut input = &buffered[..];
         let next = step(&mut self.router, &mut self.context, connection, &mut input);
@@ -294,8 +300,9 @@ impl Worker {
                     router.delegate(context, connection, request, input, to)
                 }
                 Next::Finished(request) => {
-                    // If only the server wants to close, more requests may be on their way.
-                    let expects_more = request.head.keeps_alive();
+                    // If only the server wants to close, more requests may be on their way; after
+                    // an internal redirect, the rest of a body that its program did not read.
+                    let expects_more = request.head.keeps_alive() || request.redirects > 0;
                     return match context.finish_response(connection, request) {
                         Disposition::Keep => None,
                         Disposition::Close => {

@@ -252,3 +252,32 @@ fn request_is_answered_when_its_connection_was_to_close_for_a_new_one() {
     assert_eq!(read_response(&mut idle).0, 200, "its request was there");
     assert_eq!(read_response(&mut new).0, 200);
 }
+
+/// The worker stands still meanwhile. It finds that the time is over before it learns of the request.
+#[test]
+fn request_is_answered_when_it_has_come_by_the_end_of_the_idle_timeout() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in ["select", "poll", "epoll", "epoll-edge"] {
+        let arguments = [
+            "--workers",
+            "1",
+            "--idle-timeout",
+            "400ms",
+            "--events",
+            events,
+        ];
+        let server = Server::start(program(), root.path(), &arguments);
+        let mut idle = server.connect();
+        send_get(&mut idle, "/a");
+        assert_eq!(read_response(&mut idle).0, 200);
+        let worker = Stopped::stop(server.children("serve-worker"));
+        std::thread::sleep(Duration::from_millis(500));
+        send_get(&mut idle, "/a");
+        drop(worker);
+        assert_eq!(read_response(&mut idle), (200, b"hello".into()), "{events}");
+        assert_eq!(read_to_close(&mut idle), b"", "{events}");
+        let closed = counter(&server.status(), "timeouts_idle");
+        assert_eq!(closed, 1, "{events}: for the silence after the second one");
+    }
+}

@@ -4,8 +4,8 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use headway_test_support::is_running;
 use headway_test_support::server::kill;
+use headway_test_support::{is_running, tiny_client, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::site::*;
@@ -95,6 +95,52 @@ fn truncated_program_response_is_visible_to_the_client() {
         send(&mut stream, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(receive(&mut stream).unwrap().text(), "hello");
     }
+    is_well(&server);
+}
+
+/// A response of which the end is still in the server's socket, and one behind it which is cut off.
+#[test]
+fn earlier_response_is_whole_when_the_next_one_is_cut_off() {
+    const BEFORE: usize = 100_000;
+    let site = Site::new();
+    std::fs::write(site.path("root/before"), contents(BEFORE)).unwrap();
+    site.program(
+        "short",
+        "printf 'Content-Type: a/b\\nContent-Length: 10\\n\\nhello'
+        echo >{notes}/started; while [ ! -e {notes}/go ]; do sleep 0.02; done",
+    );
+    let server = site.serve("");
+    let mut stream = tiny_client(&server.address);
+    send(
+        &mut stream,
+        "GET /before HTTP/1.1\r\nHost: x\r\n\r\nGET /cgi-bin/short HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    wait_until("the program has answered", || site.note("started").exists());
+    send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+    std::fs::write(site.note("go"), "").unwrap();
+    server.wait_for("the abort", |server| {
+        counter(server, "responses_aborted") == 1
+    });
+    assert!(receive(&mut stream).unwrap().body == contents(BEFORE));
+    assert!(receive(&mut stream).is_err(), "five of ten bytes");
+    is_well(&server);
+}
+
+#[test]
+fn client_is_not_reset_when_its_body_comes_after_an_internal_redirect() {
+    let site = Site::new();
+    site.program("elsewhere", "printf 'Location: /file.txt\\n\\n'");
+    let server = site.serve("request-buffering = false");
+    let mut stream = server.connect();
+    let head = "POST /cgi-bin/elsewhere HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n";
+    send(&mut stream, format!("{head}hello"));
+    assert_eq!(receive(&mut stream).unwrap().text(), "a file\n");
+    send(&mut stream, "later");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"");
+    let error = stream.take_error().unwrap();
+    assert!(error.is_none(), "{error:?}");
     is_well(&server);
 }
 

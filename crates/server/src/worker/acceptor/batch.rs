@@ -143,7 +143,7 @@ impl Acceptor {
         client: SocketAddr,
     ) -> Option<usize> {
         if !self.addresses.enter(client.ip()) {
-            Acceptor::reject_connection(context, socket, client);
+            self.refusals.reject_address(context, socket, client);
             return None;
         }
         context.counters.connections_accepted += 1;

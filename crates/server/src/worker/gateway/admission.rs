@@ -49,7 +49,7 @@ impl Handler for Gateway {
         request.accel_fields = None;
         let handler = &context.routes.get(program.route).location.handler;
         context.counters.count_handler_request(handler);
-        connection.program_asked = true;
+        connection.may_have_input = true;
         let mut exchange =
             Box::new(self.new_exchange(context, connection, request, program, upload));
         let step = match exchange.stage {

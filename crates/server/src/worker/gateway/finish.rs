@@ -9,6 +9,7 @@ use headway_config::HandlerConfig;
 use headway_connection::{Connection, Exchange, Next, Stage};
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
 use headway_http::Status;
+use headway_request::Frame;
 use headway_spawner::wire::SpawnerOrder;
 
 use super::{ExchangeEnd, Gateway, Program};
@@ -75,11 +76,29 @@ impl Gateway {
             false => self.kill_program(context, &mut exchange),
         }
         if exchange.download.frame.is_some() && connection.outgoing.sent_bytes > 0 {
-            context.counters.responses_aborted += 1;
-            return Next::Close(Some(exchange.request));
+            return Gateway::cut_response(context, connection, exchange);
         }
         connection.outgoing.clear();
         Gateway::send_exchange_error(context, connection, exchange, status)
+    }
+
+    /// Ends a response that cannot be completed.
+    pub(super) fn cut_response(
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: Exchange,
+    ) -> Next {
+        match exchange.download.frame {
+            Some(Frame::Bodiless | Frame::Length | Frame::Chunked) => {
+                context.cut_response(connection, exchange.request)
+            }
+            // An orderly end would be taken for the end of such a response, so it must not be made
+            // more orderly.
+            Some(Frame::Close | Frame::Upgraded) | None => {
+                context.counters.responses_aborted += 1;
+                Next::Close(Some(exchange.request))
+            }
+        }
     }
 
     /// The response is complete but its client has not read all of it: frees the handler for other
