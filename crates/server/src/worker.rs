@@ -105,8 +105,8 @@ impl Worker {
             self.apply_settled();
             self.end_stage(Stage::Queued);
             self.maintain();
-            self.end_stage(Stage::Maintenance);
-            self.turn.end(&mut self.context.counters);
+            let now_us = self.context.clock.now_us();
+            self.turn.end(now_us, &mut self.context.counters);
         }
         // Also log requests aborted by the drain deadline.
         for slot in self.context.connections.occupied() {
@@ -195,12 +195,9 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let nobody = self.context.connections.count() == 0
-            && self.acceptor.last_clients.is_none()
-            && self.acceptor.has_closed_refusals();
-        self.context
-            .draining_until_ms
-            .is_some_and(|until| nobody || self.context.now_ms >= until)
+        let nobody = self.context.connections.count() == 0 && self.acceptor.is_done();
+        let until_ms = self.context.draining_until_ms;
+        until_ms.is_some_and(|until_ms| nobody || self.context.now_ms >= until_ms)
     }
 
     /// Handles all pending messages of the master. Returns `false` if the master is gone.

@@ -114,9 +114,9 @@ impl Acceptor {
         due.into_iter().flatten().min()
     }
 
-    /// Whether all connections that were rejected have been closed.
-    pub(super) fn has_closed_refusals(&self) -> bool {
-        self.refusals.is_empty()
+    /// Whether no client waits to be accepted, and none has to take its rejection.
+    pub(super) fn is_done(&self) -> bool {
+        self.last_clients.is_none() && self.refusals.is_empty()
     }
 
     /// Accounts for a connection that has closed.

@@ -77,8 +77,9 @@ impl Turn {
         self.now_us = now_us.max(self.now_us);
     }
 
-    /// The turn has ended.
-    pub(super) fn end(&self, counters: &mut Counters) {
+    /// The turn has ended, with maintenance.
+    pub(super) fn end(&mut self, now_us: u64, counters: &mut Counters) {
+        self.ended(Stage::Maintenance, now_us);
         counters.loop_turn_us.record(self.now_us - self.begun_us);
         let longest = [
             (Stage::Accept, &mut counters.loop_longest_accept_us),
@@ -114,8 +115,7 @@ mod tests {
             turn.handles_event(&mut counters);
             turn.ended(stage, now_us);
         }
-        turn.ended(Stage::Maintenance, 1_521);
-        turn.end(&mut counters);
+        turn.end(1_521, &mut counters);
         let waits: Vec<(u64, u64)> = counters.loop_lag_us.buckets().collect();
         assert_eq!(waits, [(0, 1), (10, 1), (500, 1)]);
         assert_eq!(counters.loop_turn_us.max(), 521);
@@ -124,7 +124,7 @@ mod tests {
         // A shorter turn changes no peak.
         turn.begin(2_000);
         turn.ended(Stage::Accept, 2_400);
-        turn.end(&mut counters);
+        turn.end(2_400, &mut counters);
         assert_eq!(counters.loop_longest_accept_us, 490);
         assert_eq!(counters.loop_turn_us.count(), 2);
     }
