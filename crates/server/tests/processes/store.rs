@@ -130,6 +130,27 @@ fn body_is_inserted_once_when_it_is_used_before_the_store_process_accepts_it() {
     server.stop();
 }
 
+/// At first for the worker alone, and once more for all, when its second is over.
+#[test]
+fn file_is_copied_twice_at_most_when_it_is_used_all_the_time_since_it_was_written() {
+    let root = root();
+    let file = root.path().join("file");
+    let server = Server::start(program(), root.path(), &["--workers", "1"]);
+    put(&file, &contents(0, BYTES));
+    let client = RefCell::new(server.connect());
+    server.wait_for("a body for all", |server| {
+        let mut client = client.borrow_mut();
+        for _ in 0..20 {
+            send_get(&mut client, "/file");
+            assert!(read_response(&mut client) == (200, contents(0, BYTES)));
+        }
+        stored(&server.status(), "files") == 1
+    });
+    let copies = counter(&server.status(), "helper_jobs_copy");
+    assert!(copies <= 2, "{copies}");
+    server.stop();
+}
+
 #[test]
 fn other_contents_are_sent_when_inode_size_and_modification_time_are_the_same() {
     let root = root();

@@ -19,7 +19,8 @@ use std::rc::Rc;
 use headway_config::{Config, EtagSource, STORED_FILE_BYTES_MIN};
 use headway_connection::Connection;
 use headway_files::{
-    Answer, COPY_BYTES_MAX, FileKey, FoundFile, FromStore, FromStoreSocket, OpenFile, stored_body,
+    Answer, COPY_BYTES_MAX, FileKey, FoundFile, FromStore, FromStoreSocket, Meta, OpenFile,
+    stored_body,
 };
 use headway_http::etag::Etag;
 use headway_os::residency::page_bytes;
@@ -117,6 +118,12 @@ impl ContentStore {
             false => self.file_bytes_max,
         };
         bytes > STORED_FILE_BYTES_MIN && bytes <= most
+    }
+
+    /// Whether a copy of this file is for all workers. A file of this second may be written again without a
+    /// change of its times: others may have the later contents.
+    fn is_for_all(&self, context: &LoopContext, meta: &Meta) -> bool {
+        self.shared.is_attached() && context.is_over(meta.modified.0.max(meta.changed.0))
     }
 
     /// The bytes of the bodies that this worker has.
@@ -247,7 +254,9 @@ impl StaticFiles {
         let host = hosts.get(request.virtual_host);
         let settled = context.is_settled(entry, variant_file(found, variant));
         let representation = Representation::new(found, variant, host, request.path(), settled);
-        if settled && let Some(file) = representation.file.open() {
+        // Before, it would be copied for this worker alone, which has it.
+        let may_share = settled && self.store.is_for_all(context, representation.file.meta());
+        if may_share && let Some(file) = representation.file.open() {
             self.request_copy(context, entry, &representation, &file, true);
         }
     }
@@ -278,10 +287,7 @@ impl StaticFiles {
             path: representation.path.into(),
         };
         let key = FileKey::from(meta);
-        // A file of this second may be written again without a change of its times. A copy of it is not for
-        // others, which may have the later contents.
-        let changed_s = meta.modified.0.max(meta.changed.0);
-        if store.shared.is_attached() && context.is_over(changed_s) {
+        if store.is_for_all(context, meta) {
             return self.request_shared(context, place, key, always);
         }
         if size > store.file_bytes_max || !(always || store.admits(size)) {
