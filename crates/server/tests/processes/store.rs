@@ -85,6 +85,8 @@ fn two_workers_send_from_one_memfd_which_was_copied_once() {
     let root = root();
     let file = root.path().join("file");
     let server = serve_shared(root.path());
+    // Until now both workers may have sent the file itself.
+    assert!(get(&server.address, "/file") == (200, contents(0, BYTES)));
     server.wait_for("a report", |server| stored(&server.status(), "shared") == 1);
     let status = server.status();
     assert_eq!(counter(&status, "helper_jobs_copy"), 1);
