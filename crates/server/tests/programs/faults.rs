@@ -8,6 +8,7 @@ use headway_test_support::server::kill;
 use headway_test_support::{is_running, tiny_client, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::direct::{lacks, serve_as};
 use crate::site::*;
 
 /// Programs, by name, whose response is invalid.
@@ -98,22 +99,15 @@ fn truncated_program_response_is_visible_to_the_client() {
     is_well(&server);
 }
 
-/// A response of which the end is still in the server's socket, and one behind it which is cut off.
-#[test]
-fn earlier_response_is_whole_when_the_next_one_is_cut_off() {
+/// Reads a response of which the end is still in the server's socket while the program of `path` sends
+/// half of the next one, and dies behind a third request.
+fn check_response_before_one_that_is_cut_off(site: &Site, server: &Server, path: &str) {
     const BEFORE: usize = 100_000;
-    let site = Site::new();
     std::fs::write(site.path("root/before"), contents(BEFORE)).unwrap();
-    site.program(
-        "short",
-        "printf 'Content-Type: a/b\\nContent-Length: 10\\n\\nhello'
-        echo >{notes}/started; while [ ! -e {notes}/go ]; do sleep 0.02; done",
-    );
-    let server = site.serve("");
     let mut stream = tiny_client(&server.address);
     send(
         &mut stream,
-        "GET /before HTTP/1.1\r\nHost: x\r\n\r\nGET /cgi-bin/short HTTP/1.1\r\nHost: x\r\n\r\n",
+        format!("GET /before HTTP/1.1\r\nHost: x\r\n\r\nGET {path} HTTP/1.1\r\nHost: x\r\n\r\n"),
     );
     wait_until("the program has answered", || site.note("started").exists());
     send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -123,7 +117,19 @@ fn earlier_response_is_whole_when_the_next_one_is_cut_off() {
     });
     assert!(receive(&mut stream).unwrap().body == contents(BEFORE));
     assert!(receive(&mut stream).is_err(), "five of ten bytes");
-    is_well(&server);
+    is_well(server);
+}
+
+#[test]
+fn earlier_response_is_whole_when_the_next_one_is_cut_off() {
+    let site = Site::new();
+    site.program(
+        "short",
+        "printf 'Content-Type: a/b\\nContent-Length: 10\\n\\nhello'
+        echo >{notes}/started; while [ ! -e {notes}/go ]; do sleep 0.02; done",
+    );
+    let server = site.serve("");
+    check_response_before_one_that_is_cut_off(&site, &server, "/cgi-bin/short");
 }
 
 #[test]
@@ -416,4 +422,27 @@ fn programs_are_killed_with_their_worker_or_the_server() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Sends half of a response, and dies when it may.
+const DIRECT_HALF: &str = "
+import headway_direct, os, time
+def answer(request):
+    notes = os.environ['NOTES']
+    request._client.send(b'HTTP/1.1 200 OK\\r\\nContent-Length: 10\\r\\n\\r\\nhello')
+    open(notes + '/started', 'w').close()
+    while not os.path.exists(notes + '/go'): time.sleep(.02)
+    os._exit(3)
+headway_direct.serve(answer)";
+
+/// Needs: the program python3: scripts/setup
+#[test]
+fn earlier_response_is_whole_when_a_direct_program_dies_in_the_next_one() {
+    let test = "earlier_response_is_whole_when_a_direct_program_dies_in_the_next_one";
+    if lacks("python3", test) {
+        return;
+    }
+    let site = Site::new();
+    let server = serve_as(&site, "direct", DIRECT_HALF, "concurrency = 1");
+    check_response_before_one_that_is_cut_off(&site, &server, "/d/");
 }

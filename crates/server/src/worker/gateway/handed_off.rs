@@ -42,7 +42,11 @@ impl Gateway {
             return context.close_with_error(connection, exchange.request, status);
         }
         context.counters.responses_aborted += 1;
-        Next::Close(Some(exchange.request))
+        match context.has_input(connection) {
+            // The responses before this one must reach the client.
+            true => Next::Linger,
+            false => Next::Close(Some(exchange.request)),
+        }
     }
 
     /// Kills the process that has the client's socket; the client gets `status` when it has gone.
