@@ -44,6 +44,7 @@ use ring::{Finished, Ring};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use slot::{Sent, Slot, Work};
+use spool::KeptPiece;
 use std::rc::Rc;
 use std::time::Duration;
 use submit::HeldLookup;
@@ -153,7 +154,7 @@ pub struct Pool {
     /// Numbers of jobs that are like no other.
     spools: u64,
     /// Memory for what is spooled next.
-    pieces: Vec<OwnedFd>,
+    pieces: Vec<KeptPiece>,
     custom_jobs: u64,
     checked_copies: u64,
     jobs: Jobs,
@@ -390,8 +391,9 @@ impl Pool {
         let Some(mut job) = self.jobs.finish(reply.job()) else {
             return Err(Broken);
         };
-        if let Some(piece) = job.piece.take() {
-            self.keep_piece(piece);
+        // A helper that was given up may still be reading it.
+        if let Some(piece) = job.piece.take().filter(|_| job.deaths == 0) {
+            self.keep_piece(piece, now_ms);
         }
         let age = started.elapsed();
         self.statistics.service_us.record(micros(age));

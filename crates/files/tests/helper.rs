@@ -486,7 +486,7 @@ fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
     for bytes in [&first, &second] {
         let waiter = Waiter::new(7);
         let pool = &mut served.pool;
-        let piece = pool.spool_piece(bytes).unwrap();
+        let piece = pool.spool_piece(bytes, 0).unwrap();
         memory.push(rustix::fs::fstat(&piece).unwrap().st_ino);
         pool.submit_spool(&path, file.as_ref(), piece, offset, waiter)
             .unwrap();
@@ -501,6 +501,9 @@ fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
     // The second piece is shorter than what the memory had held.
     assert!(contents(&file.unwrap()) == [first, second].concat());
     assert_eq!(memory[0], memory[1], "memory is used again");
+    let later = served.pool.spool_piece(b"x", 1_000_000).unwrap();
+    let later = rustix::fs::fstat(&later).unwrap().st_ino;
+    assert_ne!(later, memory[1], "memory that has lain idle is not");
     assert_eq!(
         fs::read_dir(tree.path()).unwrap().count(),
         0,
@@ -513,7 +516,7 @@ fn failure_is_reported_when_spooling_fails() {
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
     let waiter = Waiter::new(7);
-    let piece = served.pool.spool_piece(b"x").unwrap();
+    let piece = served.pool.spool_piece(b"x", 0).unwrap();
     served
         .pool
         .submit_spool(b"/nowhere/at/all", None, piece, 0, waiter)
@@ -534,7 +537,7 @@ fn failure_is_reported_when_spooling_fails() {
         full.into(),
         *open(std::path::Path::new("/etc"), "passwd").meta(),
     ));
-    let piece = served.pool.spool_piece(b"x").unwrap();
+    let piece = served.pool.spool_piece(b"x", 0).unwrap();
     served
         .pool
         .submit_spool(b"/", Some(&full), piece, 0, waiter)

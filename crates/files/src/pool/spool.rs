@@ -3,7 +3,8 @@
 //! The loop never writes to a file, since that may wait for the disk, for a journal, or because too
 //! much is waiting to be written already. What it wants kept it puts into memory that can be passed
 //! on (a memfd), and a helper appends that to a file without a name. The memory is used again
-//! afterwards: to get and clear new pages takes four times as long as to fill them.
+//! soon afterwards: to get and clear new pages takes four times as long as to fill them. Memory that has
+//! lain idle is not, since it may have been swapped out.
 
 use super::jobs::{JobKey, Waiter};
 use super::{Full, Pool};
@@ -16,12 +17,21 @@ use std::rc::Rc;
 
 /// Memory for longer pieces is not kept.
 const KEPT_BYTES_MAX: u64 = 512 * 1024;
+/// For how long it may be used again.
+const KEPT_MS: u64 = 1000;
 
 /// Bytes to be spooled, in memory that a helper can read.
 #[derive(Debug)]
 pub struct SpoolPiece {
     memory: OwnedFd,
     bytes: u64,
+}
+
+/// Memory that no helper reads any more.
+#[derive(Debug)]
+pub(super) struct KeptPiece {
+    memory: OwnedFd,
+    since_ms: u64,
 }
 
 impl AsFd for SpoolPiece {
@@ -31,14 +41,19 @@ impl AsFd for SpoolPiece {
 }
 
 impl Pool {
-    /// Copies bytes for [`Pool::submit_spool`]. It does not wait.
+    /// Copies bytes for [`Pool::submit_spool`]. It does not wait. The clock is that of [`Pool::flush`].
     ///
     /// # Errors
     /// When memory or descriptors are short, as memfd_create(2) and write(2).
-    pub fn spool_piece(&mut self, bytes: &[u8]) -> io::Result<SpoolPiece> {
+    pub fn spool_piece(&mut self, bytes: &[u8], now_ms: u64) -> io::Result<SpoolPiece> {
         let memory = match self.pieces.pop() {
-            Some(memory) => memory,
-            None => memfd_create(c"headway-body", MemfdFlags::CLOEXEC)?,
+            Some(kept) if now_ms < kept.since_ms + KEPT_MS => kept.memory,
+            last => {
+                // The others have lain idle for longer.
+                let old = last.into_iter().chain(self.pieces.drain(..));
+                old.for_each(|kept| self.deferred.push(kept.memory));
+                memfd_create(c"headway-body", MemfdFlags::CLOEXEC)?
+            }
         };
         write_all_at(&memory, bytes, 0)?;
         let bytes = bytes.len() as u64;
@@ -68,19 +83,17 @@ impl Pool {
             length: piece.bytes,
             directory: directory.into(),
         };
-        if let Err(full) = self.enqueue(key.clone(), file, Some(waiter)) {
-            self.keep_piece(piece);
-            return Err(full);
-        }
+        self.enqueue(key.clone(), file, Some(waiter))?;
         self.jobs.attach(&key, piece);
         Ok(())
     }
 
     /// No helper reads this memory any more: it may be used again. No more is kept than helpers can
     /// write at once.
-    pub(super) fn keep_piece(&mut self, piece: SpoolPiece) {
+    pub(super) fn keep_piece(&mut self, piece: SpoolPiece, since_ms: u64) {
         if piece.bytes <= KEPT_BYTES_MAX && self.pieces.len() < self.slots.len() {
-            self.pieces.push(piece.memory);
+            let memory = piece.memory;
+            self.pieces.push(KeptPiece { memory, since_ms });
         }
     }
 

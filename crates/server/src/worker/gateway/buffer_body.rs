@@ -232,7 +232,7 @@ impl Gateway {
     ) -> ExchangeStep {
         let upload = &mut exchange.upload;
         let piece = context.tracer.call(Call::BodyMemfd, || {
-            context.pool.spool_piece(&upload.waiting)
+            context.pool.spool_piece(&upload.waiting, context.now_ms)
         });
         let Ok(piece) = piece else {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));

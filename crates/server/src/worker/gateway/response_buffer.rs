@@ -82,7 +82,9 @@ impl Gateway {
         }
         // If no helper is available, the part stays in memory and the handler waits.
         let Ok(piece) = context.tracer.call(Call::BodyMemfd, || {
-            context.pool.spool_piece(&response_buffer.tail)
+            context
+                .pool
+                .spool_piece(&response_buffer.tail, context.now_ms)
         }) else {
             return;
         };
