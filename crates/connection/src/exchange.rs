@@ -225,6 +225,20 @@ pub struct ResponseBuffer {
 }
 
 impl ResponseBuffer {
+    /// Appends bytes to the part in memory.
+    pub fn push(&mut self, bytes: Vec<u8>) {
+        match self.tail.is_empty() && self.tail.capacity() <= bytes.capacity() {
+            true => self.tail = bytes,
+            false => self.tail.extend_from_slice(&bytes),
+        }
+    }
+
+    /// Gives back the room for more bytes. Shrinking in place would leave a hole that is too small for
+    /// the next long piece, behind the last bytes of each response.
+    pub fn fit(&mut self) {
+        self.tail = self.tail.as_slice().to_vec();
+    }
+
     /// Whether nothing is buffered.
     pub fn is_empty(&self) -> bool {
         self.tail.is_empty() && self.read_back_bytes == self.written_bytes

@@ -4,12 +4,12 @@
 //! ordinary blocking calls, and answers with descriptors attached. It ends when the worker closes
 //! the socket. What it refuses: to open anything but regular files and directories beneath its
 //! roots (and an unnamed file for spooled data), and to grow: its memory is a message, a small
-//! buffer, a small file, and at most one listing. Custom jobs ([`Tasks::custom_job`]) have no such
-//! limit.
+//! buffer (a longer one once it has spooled), a small file, and at most one listing. Custom jobs
+//! ([`Tasks::custom_job`]) have no such limit.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
-mod bytes;
+pub(crate) mod bytes;
 mod copy;
 pub(crate) mod open;
 pub(crate) mod symlinks;
@@ -29,7 +29,7 @@ use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
 use crate::revalidate::AbsentSiblings;
 use crate::root::{PathRule, Root, RootId, RootRules, Roots};
-use bytes::{memfd, memory, nameless, read_at, send, write_all_at};
+use bytes::{memfd, memory, nameless, read_at, send};
 use headway_os::fd_passing::{Wait, receive_with_descriptors};
 use headway_os::mapping::Mapping;
 use headway_os::open::{NameLookup, find_directory};
@@ -204,8 +204,9 @@ impl Helper<'_> {
             Request::Spool {
                 job,
                 offset,
+                length,
                 directory,
-            } => self.spool(job, offset, directory, files),
+            } => self.spool(job, (offset, length), directory, files),
             Request::OpenRoot { job, path } => self.open_root(job, path),
             Request::Custom { job, payload } => self.custom_job(job, payload),
             Request::DeferClose { .. } => {
@@ -446,7 +447,7 @@ impl Helper<'_> {
     fn spool(
         &mut self,
         job: u64,
-        offset: u64,
+        (offset, length): (u64, u64),
         directory: &[u8],
         mut files: Vec<OwnedFd>,
     ) -> io::Result<()> {
@@ -457,7 +458,7 @@ impl Helper<'_> {
         let made = given.is_none();
         let written = given
             .map_or_else(|| nameless(directory), Ok)
-            .and_then(|file| self.append(&piece, &file, offset).map(|()| file));
+            .and_then(|file| self.append(&piece, length, &file, offset).map(|()| file));
         match written {
             Ok(file) => {
                 let attached = if made { vec![file] } else { Vec::new() };
@@ -468,18 +469,6 @@ impl Helper<'_> {
                 let (made, errno) = (false, errno_code(errno));
                 self.reply(&Reply::Spooled { job, made, errno }, &[])
             }
-        }
-    }
-
-    fn append(&mut self, piece: &OwnedFd, file: &OwnedFd, offset: u64) -> Result<(), Errno> {
-        let mut at = 0;
-        loop {
-            let count = read_at(piece, &mut self.scratch, at, u64::MAX)?;
-            if count == 0 {
-                return Ok(());
-            }
-            write_all_at(file, &self.scratch[..count], offset + at)?;
-            at += count as u64;
         }
     }
 

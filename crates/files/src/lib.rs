@@ -56,7 +56,7 @@ pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
 pub use pinner::{PinLimits, PinStatistics, pinnable_bytes};
 pub use pool::{
     CustomJob, Done, Full, HelperSlot, Log2Histogram, Outcome, Pool, PoolLimits, PoolStatistics,
-    SlotState, Waiter,
+    SlotState, SpoolPiece, Waiter,
 };
 pub use residency::{CHUNK_BYTES, PREFETCH_BYTES, ProbeKind, Residency, chunk_of, read_nowait};
 pub use resolve::{LoopResolver, RawAnswer, RawFile};

@@ -29,6 +29,7 @@ mod statistics;
 pub use custom_job::CustomJob;
 pub use jobs::Waiter;
 pub use outcome::{Done, Outcome};
+pub use spool::SpoolPiece;
 pub use statistics::{Log2Histogram, PoolStatistics};
 
 use crate::answer::Failure;
@@ -43,6 +44,7 @@ use ring::{Finished, Ring};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use slot::{Sent, Slot, Work};
+use spool::KeptPiece;
 use std::rc::Rc;
 use std::time::Duration;
 use submit::HeldLookup;
@@ -151,6 +153,8 @@ pub struct Pool {
     next_slot: u32,
     /// Numbers of jobs that are like no other.
     spools: u64,
+    /// Memory for what is spooled next.
+    pieces: Vec<KeptPiece>,
     custom_jobs: u64,
     checked_copies: u64,
     jobs: Jobs,
@@ -178,6 +182,7 @@ impl Pool {
             buffer: vec![0; REPLY_BYTES_MAX],
             next_slot: 0,
             spools: 0,
+            pieces: Vec::new(),
             custom_jobs: 0,
             checked_copies: 0,
             jobs: Jobs::default(),
@@ -238,6 +243,7 @@ impl Pool {
             Some((Work::OpenRoot(asked), _)) => self.roots.ask_again(asked),
             _ => {}
         }
+        self.pieces.truncate(self.slots.len());
         self.gauges();
     }
 
@@ -382,9 +388,13 @@ impl Pool {
             (Work::Job(id), reply) if reply.job() == id => slot.set_idle(now_ms),
             _ => return Err(Broken),
         }
-        let Some(job) = self.jobs.finish(reply.job()) else {
+        let Some(mut job) = self.jobs.finish(reply.job()) else {
             return Err(Broken);
         };
+        // A helper that was given up may still be reading it.
+        if let Some(piece) = job.piece.take().filter(|_| job.deaths == 0) {
+            self.keep_piece(piece, now_ms);
+        }
         let age = started.elapsed();
         self.statistics.service_us.record(micros(age));
         let outcome = match descriptors {
@@ -493,10 +503,14 @@ fn request(job: u64, key: &JobKey) -> Request<'_> {
             length: piece.length as u32,
         },
         JobKey::Spool {
-            offset, directory, ..
+            offset,
+            length,
+            directory,
+            ..
         } => Request::Spool {
             job,
             offset: *offset,
+            length: *length,
             directory,
         },
         JobKey::Custom { payload, .. } => Request::Custom { job, payload },

@@ -194,6 +194,8 @@ pub enum Request<'a> {
         job: u64,
         /// Offset of the piece in the temporary file.
         offset: u64,
+        /// Length of the piece. What its memory holds behind that is of no concern.
+        length: u64,
         /// Where a new file is made: absolute.
         directory: &'a [u8],
     },
@@ -353,7 +355,7 @@ encoding! {
         6 => Copy { job, offset, length },
         7 => DeferClose { job },
         8 => Release { job },
-        9 => Spool { job, offset, directory: path },
+        9 => Spool { job, offset, length, directory: path },
         10 => Custom { job, payload: payload },
         11 => Fetch { job, length: fetched_length },
         12 => OpenRoot { job, path: path },

@@ -475,14 +475,6 @@ fn helper_ends_with_an_error_when_a_request_is_malformed() {
     }
 }
 
-/// A piece to be spooled.
-fn piece(bytes: &[u8]) -> rustix::fd::OwnedFd {
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let memory = rustix::fs::memfd_create("piece", flags).unwrap();
-    assert_eq!(rustix::io::write(&memory, bytes), Ok(bytes.len()));
-    memory
-}
-
 #[test]
 fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
     let tree = directory();
@@ -490,11 +482,13 @@ fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
     let mut served = Served::new(&roots(tree.path(), &[], false));
     let (first, second) = (vec![1; 100_000], vec![2; 70_000]);
     let mut file: Option<Rc<OpenFile>> = None;
-    let mut offset = 0;
+    let (mut offset, mut memory) = (0, Vec::new());
     for bytes in [&first, &second] {
         let waiter = Waiter::new(7);
         let pool = &mut served.pool;
-        pool.submit_spool(&path, file.as_ref(), piece(bytes), offset, waiter)
+        let piece = pool.spool_piece(bytes, 0).unwrap();
+        memory.push(rustix::fs::fstat(&piece).unwrap().st_ino);
+        pool.submit_spool(&path, file.as_ref(), piece, offset, waiter)
             .unwrap();
         let mut done = served.until_done(1);
         assert_eq!(done[0].waiters, [7]);
@@ -504,7 +498,12 @@ fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
         file = Some(spooled);
         offset += bytes.len() as u64;
     }
+    // The second piece is shorter than what the memory had held.
     assert!(contents(&file.unwrap()) == [first, second].concat());
+    assert_eq!(memory[0], memory[1], "memory is used again");
+    let later = served.pool.spool_piece(b"x", 1_000_000).unwrap();
+    let later = rustix::fs::fstat(&later).unwrap().st_ino;
+    assert_ne!(later, memory[1], "memory that has lain idle is not");
     assert_eq!(
         fs::read_dir(tree.path()).unwrap().count(),
         0,
@@ -517,9 +516,10 @@ fn failure_is_reported_when_spooling_fails() {
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
     let waiter = Waiter::new(7);
+    let piece = served.pool.spool_piece(b"x", 0).unwrap();
     served
         .pool
-        .submit_spool(b"/nowhere/at/all", None, piece(b"x"), 0, waiter)
+        .submit_spool(b"/nowhere/at/all", None, piece, 0, waiter)
         .unwrap();
     let done = served.until_done(1);
     assert!(
@@ -537,9 +537,10 @@ fn failure_is_reported_when_spooling_fails() {
         full.into(),
         *open(std::path::Path::new("/etc"), "passwd").meta(),
     ));
+    let piece = served.pool.spool_piece(b"x", 0).unwrap();
     served
         .pool
-        .submit_spool(b"/", Some(&full), piece(b"x"), 0, waiter)
+        .submit_spool(b"/", Some(&full), piece, 0, waiter)
         .unwrap();
     let done = served.until_done(1);
     assert!(

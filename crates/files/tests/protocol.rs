@@ -138,7 +138,7 @@ proptest! {
             Request::CopyChecked { job, sent: length, checksum: job, offset, length },
             Request::DeferClose { job },
             Request::Release { job },
-            Request::Spool { job, offset, directory: &path },
+            Request::Spool { job, offset, length, directory: &path },
             Request::OpenRoot { job, path: &path },
             Request::Custom { job, payload: &path },
             Request::Fetch { job, length: root % (FETCH_BYTES_MAX as u32 + 1) },

@@ -1,12 +1,17 @@
-//! Copies of pieces of files in memory, and the comparison of what a response has sent.
+//! Copies of pieces of files in memory, of pieces in memory to a spool file, and the comparison of what a
+//! response has sent.
 
-use super::bytes::{memfd, read_at, seal, write_all};
+use super::bytes::{memfd, read_at, seal, write_all, write_all_at};
 use super::{COPY_BYTES_MAX, Helper};
 use crate::file::Meta;
 use crate::sent_prefix::ContentChecksum;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::ops::Range;
+
+/// The size of the copy buffer of a helper that has spooled: short writes cost a file system more CPU
+/// time per byte.
+const SPOOL_SCRATCH_BYTES: usize = 128 * 1024;
 
 impl Helper<'_> {
     pub(super) fn copy(
@@ -28,6 +33,29 @@ impl Helper<'_> {
             }
         }
         seal(copy)
+    }
+
+    /// Writes a piece into its spool file.
+    pub(super) fn append(
+        &mut self,
+        piece: &OwnedFd,
+        length: u64,
+        file: &OwnedFd,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        if self.scratch.len() < SPOOL_SCRATCH_BYTES {
+            self.scratch.resize(SPOOL_SCRATCH_BYTES, 0);
+        }
+        let mut at = 0;
+        while at < length {
+            let count = read_at(piece, &mut self.scratch, at, length)?;
+            if count == 0 {
+                return Err(Errno::IO);
+            }
+            write_all_at(file, &self.scratch[..count], offset + at)?;
+            at += count as u64;
+        }
+        Ok(())
     }
 
     /// Copies `next` if the file still holds what was sent of it before. Everything that is compared

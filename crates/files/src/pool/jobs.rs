@@ -9,10 +9,10 @@
 //! request may exceed it ([`Waiter`]), so that no request fails half-way.
 
 use super::shares::{Origin, Shares};
+use super::spool::SpoolPiece;
 use crate::file::OpenFile;
 use crate::protocol::OpenMode;
 use crate::root::RootId;
-use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
@@ -60,6 +60,7 @@ pub(super) enum JobKey {
     Spool {
         number: u64,
         offset: u64,
+        length: u64,
         directory: Box<[u8]>,
     },
     /// Custom jobs without a number may be joined, and done again when a helper dies on one.
@@ -126,7 +127,7 @@ pub(super) struct Job {
     /// done.
     pub(super) file: Option<Rc<OpenFile>>,
     /// The piece to be spooled.
-    pub(super) piece: Option<OwnedFd>,
+    pub(super) piece: Option<SpoolPiece>,
     pub(super) waiters: Vec<u64>,
     pub(super) origin: Origin,
     /// The kernel's workers could not do it: a helper process has to.
@@ -232,7 +233,7 @@ impl Jobs {
     }
 
     /// Attaches the data to a spool job that was just submitted.
-    pub(super) fn attach(&mut self, key: &JobKey, piece: OwnedFd) {
+    pub(super) fn attach(&mut self, key: &JobKey, piece: SpoolPiece) {
         let job = self.by_key.get(key).and_then(|id| self.jobs.get_mut(id));
         if let Some(job) = job {
             job.piece = Some(piece);

@@ -231,9 +231,9 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         let upload = &mut exchange.upload;
-        let piece = context
-            .tracer
-            .call(Call::BodyMemfd, || body_memfd(&upload.waiting));
+        let piece = context.tracer.call(Call::BodyMemfd, || {
+            context.pool.spool_piece(&upload.waiting, context.now_ms)
+        });
         let Ok(piece) = piece else {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         };

@@ -35,9 +35,12 @@ impl Gateway {
             return Continue(());
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        let body = self.read_output(context, connection, exchange, &mut buffer);
+        let mut body = Gateway::take_tail(exchange);
+        let before = body.len();
+        let read = self.read_output(context, connection, exchange, &mut buffer, &mut body);
         self.buffer = buffer;
-        self.check_and_forward(context, connection, exchange, body?)?;
+        read?;
+        self.check_and_forward(context, connection, exchange, body, before)?;
         self.send_if_eager(context, connection, exchange)
     }
 
@@ -55,15 +58,16 @@ impl Gateway {
         }
     }
 
-    /// Reads until nothing is left or one piece is full, and returns the part of the body.
+    /// Reads until nothing is left or one piece is full. Body bytes are appended to `body`.
     fn read_output(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
-    ) -> ExchangeStep<Vec<u8>> {
-        let (mut body, mut read_bytes) = (Vec::new(), 0);
+        body: &mut Vec<u8>,
+    ) -> ExchangeStep {
+        let mut read_bytes = 0;
         while read_bytes < READ_BUFFER_BYTES {
             let Some(source) = &exchange.download.source else {
                 break;
@@ -75,7 +79,7 @@ impl Gateway {
                 Ok(count @ 1..) => {
                     read_bytes += count;
                     context.counters.handler_response_bytes += count as u64;
-                    self.parse_output(context, connection, exchange, &buffer[..count], &mut body)?;
+                    self.parse_output(context, connection, exchange, &buffer[..count], body)?;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
@@ -91,18 +95,20 @@ impl Gateway {
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
         }
-        Continue(body)
+        Continue(())
     }
 
-    /// Checks a part of the response and queues it for sending.
+    /// Checks a part of the response and queues it for sending. The first `before` bytes of `body` have
+    /// been checked.
     pub(super) fn check_and_forward(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         body: Vec<u8>,
+        before: usize,
     ) -> ExchangeStep {
-        self.check_response(context, exchange, body.len() as u64)?;
+        self.check_response(context, exchange, (body.len() - before) as u64)?;
         self.forward_response(context, connection, exchange, body)
     }
 
@@ -274,11 +280,7 @@ impl Gateway {
             let (bytes, framing) = chunk(frame, body, exchange.download.ended);
             connection.outgoing.head_bytes += framing as u64;
             match waits {
-                true => exchange
-                    .download
-                    .response_buffer
-                    .tail
-                    .extend_from_slice(&bytes),
+                true => exchange.download.response_buffer.push(bytes),
                 false if bytes.is_empty() => {}
                 false => connection.outgoing.push(Piece::bytes(bytes)),
             }
@@ -288,6 +290,7 @@ impl Gateway {
             Gateway::close_channel(context, source);
             // The client may never read what is queued, so the handler must not wait for that.
             if waits {
+                exchange.download.response_buffer.fit();
                 self.release_early(context, exchange);
             }
         }

@@ -86,7 +86,7 @@ impl Gateway {
         exchange: &mut Exchange,
         body: Vec<u8>,
     ) -> ExchangeStep {
-        self.check_and_forward(context, connection, exchange, body)?;
+        self.check_and_forward(context, connection, exchange, body, 0)?;
         self.send_if_eager(context, connection, exchange)
     }
 

@@ -13,15 +13,19 @@ use headway_connection::{Connection, Exchange};
 use headway_files::{Failure, OpenFile, read_nowait};
 use headway_http::Status;
 use headway_metrics::calls::Call;
-use headway_request::Piece;
+use headway_request::{Frame, Piece};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use super::buffer_body::{body_memfd, with_identity};
-use super::{ExchangeEnd, ExchangeStep, Gateway};
+use super::buffer_body::with_identity;
+use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::worker::buffers::CHUNK_BYTES;
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
+
+/// What the part in memory can hold: more is read while it is less than a chunk, and one read brings
+/// less than two buffers.
+const TAIL_BYTES_MAX: usize = CHUNK_BYTES + 2 * READ_BUFFER_BYTES;
 
 impl Gateway {
     /// Updates whether more of the response may be read.
@@ -33,6 +37,21 @@ impl Gateway {
         let response_buffer = &exchange.download.response_buffer;
         let idle = connection.outgoing.pieces.is_empty() && response_buffer.is_empty();
         exchange.download.wanted = idle || Gateway::has_room(context, exchange);
+    }
+
+    /// Takes the part in memory, if what is read now is simply appended to it: that is not copied once
+    /// more. [`Gateway::check_and_forward`] puts it back.
+    pub(super) fn take_tail(exchange: &mut Exchange) -> Vec<u8> {
+        let download = &mut exchange.download;
+        if !matches!(download.frame, Some(Frame::Length | Frame::Close)) {
+            return Vec::new();
+        }
+        let mut tail = std::mem::take(&mut download.response_buffer.tail);
+        if tail.len() >= READ_BUFFER_BYTES {
+            // It becomes a whole chunk, probably.
+            tail.reserve_exact(TAIL_BYTES_MAX.saturating_sub(tail.len()));
+        }
+        tail
     }
 
     fn has_room(context: &LoopContext, exchange: &Exchange) -> bool {
@@ -62,10 +81,11 @@ impl Gateway {
             return;
         }
         // If no helper is available, the part stays in memory and the handler waits.
-        let Ok(piece) = context
-            .tracer
-            .call(Call::BodyMemfd, || body_memfd(&response_buffer.tail))
-        else {
+        let Ok(piece) = context.tracer.call(Call::BodyMemfd, || {
+            context
+                .pool
+                .spool_piece(&response_buffer.tail, context.now_ms)
+        }) else {
             return;
         };
         let submitted = context.pool.submit_spool(
@@ -76,7 +96,11 @@ impl Gateway {
             connection.waiter(&exchange.request),
         );
         if submitted.is_ok() {
-            let bytes = std::mem::take(&mut response_buffer.tail).len() as u64;
+            let bytes = response_buffer.tail.len() as u64;
+            response_buffer.tail.clear();
+            if exchange.download.ended || context.buffers.is_scarce() {
+                response_buffer.tail = Vec::new();
+            }
             response_buffer.written_bytes += bytes;
             response_buffer.spooling_bytes = bytes;
             context.counters.handler_response_spooled_bytes += bytes;

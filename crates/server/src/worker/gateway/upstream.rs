@@ -109,9 +109,12 @@ impl Gateway {
             return Continue(());
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        let body = self.read_upstream(context, connection, exchange, &mut buffer);
+        let mut body = Gateway::take_tail(exchange);
+        let before = body.len();
+        let read = self.read_upstream(context, connection, exchange, &mut buffer, &mut body);
         self.buffer = buffer;
-        self.check_and_forward(context, connection, exchange, body?)?;
+        read?;
+        self.check_and_forward(context, connection, exchange, body, before)?;
         self.send_if_eager(context, connection, exchange)
     }
 
@@ -168,15 +171,16 @@ impl Gateway {
         Gateway::read_spooled_body(context, connection, exchange)
     }
 
-    /// Reads until nothing is left or one piece is full, and returns the part of the body.
+    /// Reads until nothing is left or one piece is full. Body bytes are appended to `body`.
     fn read_upstream(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
-    ) -> ExchangeStep<Vec<u8>> {
-        let (mut body, mut read_bytes) = (Vec::new(), 0);
+        body: &mut Vec<u8>,
+    ) -> ExchangeStep {
+        let mut read_bytes = 0;
         while read_bytes < READ_BUFFER_BYTES {
             let Some(upstream) = &mut exchange.upstream else {
                 break;
@@ -192,7 +196,7 @@ impl Gateway {
                     if count < buffer.len() {
                         context.events.drained(upstream.conn.socket.as_fd());
                     }
-                    self.parse_upstream(context, connection, exchange, &buffer[..count], &mut body)
+                    self.parse_upstream(context, connection, exchange, &buffer[..count], body)
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
@@ -209,7 +213,7 @@ impl Gateway {
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
         }
-        Continue(body)
+        Continue(())
     }
 
     /// Parses what has come of a response. Body bytes are appended to `body`.
