@@ -89,6 +89,12 @@ pub enum MasterError {
         error: io::Error,
     },
     /// A system call of the master failed.
+    /// There is no memory that several workers can share.
+    #[error(
+        "memfd_create: {0} (a seccomp profile may forbid it); not starting, because workers share memory. \
+         Allow it, or set workers = 1, or listeners = \"reuseport\" without max-connections-per-address"
+    )]
+    SharedMemory(io::Error),
     #[error("{what}: {error}")]
     System {
         /// The operation.
@@ -157,7 +163,7 @@ impl Master {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
         let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config))?;
-        let shared = SharedTables::new(&config).map_err(system("shared memory"))?;
+        let shared = SharedTables::new(&config).map_err(MasterError::SharedMemory)?;
         let (collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
