@@ -223,7 +223,7 @@ impl Config {
 
     /// Whether files are sent through the worker's memory.
     pub fn copies_files(&self) -> bool {
-        self.send == SendMethod::Copy && self.research.send_method.is_none()
+        self.send != SendMethod::Sendfile && self.research.send_method.is_none()
     }
 
     /// The name of the way in which files are sent.

@@ -322,6 +322,9 @@ pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
     if context.config.trace {
         context.tracer = Tracer::enable();
     }
+    if !context.tracer.sees_sleeps() {
+        context.sender.always_copy();
+    }
     // The SYN filter is loaded and the rings are open. Memory is locked as it grows.
     setup(
         "cannot give up capabilities",
