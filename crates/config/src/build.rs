@@ -80,6 +80,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         helper_queue_max: files.helper_queue,
         file_cache_entries: files.cache_entries,
         file_cache_descriptors: open_files,
+        worker_base_bytes: memory::worker_base_bytes(workers, memory),
         response_cache_max_bytes,
         content_store_max_bytes: content_store(from, are_cached, memory, to),
         pin_max_bytes,

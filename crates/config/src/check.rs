@@ -128,7 +128,8 @@ fn check_contradictions(
         to.usage_error("pin-max", span(&from.pin_max), problem.into());
     }
     let there = (environment.memory.bytes, environment.process_memory_bytes);
-    memory::check_memory(config.workers, config.memory_bytes(), there, from, to);
+    let taken = (config.memory_bytes(), config.worker_base_bytes);
+    memory::check_memory(config.workers, taken, there, from, to);
     if config.backlog > environment.somaxconn {
         let problem = format!(
             "the kernel reduces {} to {} (sysctl net.core.somaxconn)",

@@ -125,6 +125,8 @@ pub struct Config {
     pub file_cache_entries: usize,
     /// Open files in the file cache per worker.
     pub file_cache_descriptors: usize,
+    /// Memory that a worker reserves in addition to that of files.
+    pub worker_base_bytes: u64,
     /// Memory of the response cache per worker.
     pub response_cache_max_bytes: u64,
     /// Memory for files in the content store, for all workers together; 0 stores none.
@@ -221,7 +223,7 @@ impl Config {
 
     /// Whether files are sent through the worker's memory.
     pub fn copies_files(&self) -> bool {
-        self.send == SendMethod::Copy && self.research.send_method.is_none()
+        self.send != SendMethod::Sendfile && self.research.send_method.is_none()
     }
 
     /// The name of the way in which files are sent.

@@ -17,6 +17,9 @@ use super::units::Bytes;
 
 /// Memory of a worker in addition to cached files: entries, connections, hash tables.
 pub const WORKER_BASE_BYTES: u64 = 16 << 20;
+/// The least of it, and the share of the limit of a control group for that of all workers, as a divisor.
+const WORKER_BASE_BYTES_LOWEST: u64 = 4 << 20;
+const WORKER_BASE_SHARE_DIVISOR: u64 = 16;
 /// Default of `response-cache-max` on a machine that is shared with others. Each worker reserves it, and
 /// files above 16 KiB are in the content store, which takes memory as it is needed.
 const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 16 << 20;
@@ -178,9 +181,20 @@ fn stat_line(stat: &str, key: &str) -> Option<u64> {
     })
 }
 
+/// Memory that a worker reserves in addition to cached files. What it needs beyond this it takes when it
+/// needs it. Under a limit, several workers would otherwise take the page cache from each other.
+pub(super) fn worker_base_bytes(workers: usize, memory: Memory) -> u64 {
+    if !memory.limited {
+        return WORKER_BASE_BYTES;
+    }
+    let share = memory.bytes / WORKER_BASE_SHARE_DIVISOR / workers.max(1) as u64;
+    (share >> 20 << 20).clamp(WORKER_BASE_BYTES_LOWEST, WORKER_BASE_BYTES)
+}
+
 /// Default of `response-cache-max`. With pinned files the workers need no copies of their own,
 /// except of the most popular files.
 pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: Memory) -> u64 {
+    let rest = worker_base_bytes(workers, memory) + default_chunk_cache_bytes(workers, memory);
     let workers = workers.max(1) as u64;
     let (all, most) = match memory.limited {
         true => (
@@ -192,7 +206,6 @@ pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: M
             DEFAULT_RESPONSE_CACHE_BYTES,
         ),
     };
-    let rest = WORKER_BASE_BYTES + default_chunk_cache_bytes(workers as usize, memory);
     let most = match kept {
         true => most.min(memory.bytes / DEFAULT_SHARE_DIVISOR / workers),
         false => most,
@@ -239,12 +252,12 @@ pub(crate) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
 /// Reports that the memory to reserve is not available.
 pub(super) fn check_memory(
     workers: usize,
-    files_bytes: u64,
+    (files_bytes, base_bytes): (u64, u64),
     (available_bytes, process_bytes): (u64, u64),
     from: &Settings,
     to: &mut Findings<'_>,
 ) {
-    let one = files_bytes.saturating_add(WORKER_BASE_BYTES);
+    let one = files_bytes.saturating_add(base_bytes);
     let all = one.saturating_mul(workers as u64);
     let position = span(&from.response_cache_max).or(span(&from.workers));
     if one > process_bytes {
@@ -253,7 +266,7 @@ pub(super) fn check_memory(
              have {} (RLIMIT_AS, RLIMIT_DATA); lower response-cache-max or raise the limit",
             Bytes(one),
             Bytes(files_bytes),
-            Bytes(WORKER_BASE_BYTES),
+            Bytes(base_bytes),
             rounded(process_bytes),
         );
         to.environment_error("response-cache-max", position, problem);
@@ -265,7 +278,7 @@ pub(super) fn check_memory(
             if workers == 1 { " takes" } else { "s take" },
             Bytes(one),
             Bytes(files_bytes),
-            Bytes(WORKER_BASE_BYTES),
+            Bytes(base_bytes),
             rounded(available_bytes),
         );
         to.environment_error("response-cache-max", position, problem);
@@ -359,11 +372,32 @@ mod tests {
         assert_eq!(content(2, 1 << 10, false), 7);
         assert_eq!(content(0, 1 << 40, false), 16);
         assert_eq!(content(1, 400, true), 136);
-        assert_eq!(content(2, 400, true), 60);
+        assert_eq!(content(2, 400, true), 64);
         assert_eq!(content(1, 1000, true), 368);
         assert_eq!(content(1, 64 << 10, true), 512);
         assert_eq!(content(4, 64 << 10, true), 128);
         assert_eq!(content(8, 100, true), 1);
+    }
+
+    #[test]
+    fn worker_reserves_a_share_of_a_limit_and_the_same_without_one() {
+        let base = |workers, mebibytes, limited| {
+            worker_base_bytes(workers, memory(mebibytes, limited)) >> 20
+        };
+        assert_eq!([base(1, 64, false), base(64, 1 << 20, false)], [16, 16]);
+        assert_eq!([1, 2, 4].map(|workers| base(workers, 64, true)), [4, 4, 4]);
+        assert_eq!(
+            [1, 2, 4].map(|workers| base(workers, 256, true)),
+            [16, 8, 4]
+        );
+        assert_eq!(
+            [
+                base(0, 1024, true),
+                base(4, 1024, true),
+                base(8, 1024, true)
+            ],
+            [16, 16, 8]
+        );
     }
 
     #[test]

@@ -82,10 +82,11 @@ table! {
         /// for the check. A helper checks meanwhile, so requests do not wait for a remote file
         /// system, or for a disk that stalls or fails. 0 makes each request wait for the check.
         stale_while_revalidate: Millis, Files, "60s", "\"0s\"";
-        /// How larger files are sent: copy or sendfile.
+        /// How larger files are sent: copy, sendfile or auto.
         ///
         /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
-        /// CPU time, but a file that is rewritten in place changes in responses under way.
+        /// CPU time, but a file that is rewritten in place changes in responses under way. With auto,
+        /// it is as with sendfile, but copied for 10 s after a call that waited for a disk.
         send: SendMethod, Files, "copy", "\"sendfile\"";
         /// What the ETag of a file is made of: mtime-size, inode or content.
         ///

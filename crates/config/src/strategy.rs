@@ -61,6 +61,9 @@ named_values! {
         /// the file, so a file that is rewritten in place changes there. The next chunk is read
         /// ahead.
         Sendfile = "sendfile",
+        /// As with `sendfile`, until the event loop's record shows that one slept. Then the worker
+        /// copies for ten seconds.
+        Auto = "auto",
     }
 }
 

@@ -60,6 +60,13 @@ impl<C: CallKind> Aggregator<C> {
         off_cpu.end_drain(|interval| sums.add(call, interval));
     }
 
+    /// How often `call` slept.
+    pub(crate) fn sleeps_in(&self, call: C) -> u64 {
+        let sites = self.sums.sites.iter();
+        let of_call = sites.filter(|site| site.call == Some(call));
+        of_call.map(|site| site.count).sum()
+    }
+
     /// Writes the sums into a report. `lost` is the kernel's own count, which may be ahead of the
     /// announcements in the ring.
     pub(crate) fn fill(&self, report: &mut Report, lost: Option<u64>) {

@@ -116,6 +116,16 @@ impl<C: CallKind> Tracer<C> {
         result
     }
 
+    /// How often the thread slept in `call` so far. A few loads, and no more than one without a sleep.
+    pub fn sleeps_in(&self, call: C) -> u64 {
+        self.aggregator.borrow().sleeps_in(call)
+    }
+
+    /// Whether sleeps are seen.
+    pub fn sees_sleeps(&self) -> bool {
+        self.ring.is_some()
+    }
+
     /// Everything seen since the tracer was made. Meant for once a second: it copies the counts and
     /// makes one system call, which does not wait.
     pub fn report(&self) -> Report {

@@ -308,6 +308,7 @@ counters! {
                 lookup_probes_would_block ("would_block") "Path lookups that would have blocked and went to a helper.";
             }
             Counter chunks_prefetched [] "File chunks that a helper read ahead of need." { chunks_prefetched; }
+            Counter sendfile_slept [] "Times that sendfile waited although its chunk was found in memory. With send = auto the worker then copies for 10 s." { sendfile_slept; }
             Counter chunks_changed [] "Files that changed between two chunks of one response. The response was aborted." { chunks_changed; }
         }
         "Helpers" {

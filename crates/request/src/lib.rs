@@ -175,6 +175,8 @@ pub struct Outgoing {
     pub method: MethodLabel,
     /// What was sent of the file, while there is more to send of it.
     pub sent_prefix: Option<Box<SentPrefix>>,
+    /// A part left without a record of it, so there is nothing to compare if the file changes.
+    pub is_unrecorded: bool,
 }
 
 impl Outgoing {
@@ -188,13 +190,14 @@ impl Outgoing {
             status,
             method: MethodLabel::Other,
             sent_prefix: None,
+            is_unrecorded: false,
         }
     }
 
     /// Drops the response.
     pub fn clear(&mut self) {
         self.pieces.clear();
-        self.sent_prefix = None;
+        (self.sent_prefix, self.is_unrecorded) = (None, false);
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
     }
 

@@ -8,7 +8,7 @@
 //! touched is sent up to the promised length, otherwise the connection closes before it. [`sendfile`]
 //! passes the file's own pages to the socket. This saves the copy, but there is nothing to compare, so
 //! every change closes the connection. Data that is still in the socket changes when the file is
-//! rewritten in place, and the change may go unnoticed.
+//! rewritten in place, and the change may go unnoticed. [`auto`] is `sendfile` until one sleeps.
 //!
 //! Bodies in the content store cannot change, and are always sent by `sendfile` ([`stored`]).
 //!
@@ -31,6 +31,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
+mod auto;
 pub(crate) mod chunk;
 mod chunk_pool;
 pub(crate) mod copy;
@@ -66,6 +67,10 @@ pub struct SendContext<'a> {
     pub residency: &'a Residency,
     /// The configured way to send files.
     pub method: SendMethod,
+    /// The time.
+    pub now_ms: u64,
+    /// Until when [`SendMethod::Auto`] copies.
+    pub copies_until_ms: &'a mut u64,
     /// Another process has had the socket, and may have cleared its `O_NONBLOCK`.
     pub was_passed: bool,
     /// Buffers for chunks of larger files.
@@ -145,6 +150,7 @@ pub fn send(
         let progress = match (&mut other, context.method) {
             _ if stored::is_next(outgoing) => stored::send_some(outgoing, socket, context),
             (Some(other), _) => other.send_some(outgoing, socket, context),
+            (None, SendMethod::Auto) => auto::send_some(outgoing, socket, context),
             (None, SendMethod::Copy) => copy::send_some(outgoing, socket, context),
             (None, SendMethod::Sendfile) => {
                 sendfile::send_some(outgoing, socket, context, &mut chunk::expect_resident, true)
@@ -208,7 +214,7 @@ pub(crate) fn send_memory(
 fn record_sent(outgoing: &mut Outgoing, batch: &Batch, left: u64, chunks: &ChunkPool) {
     let file_left = outgoing.file_left();
     let sent = batch.length.saturating_sub(left);
-    if sent == 0 || sent == file_left {
+    if sent == 0 || sent == file_left || outgoing.is_unrecorded {
         return;
     }
     let Some((file, offset)) = outgoing.file_position() else {

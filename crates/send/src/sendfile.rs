@@ -97,6 +97,7 @@ fn send_chunk(
         Ok(0) => Err(SendProgress::Changed),
         Ok(sent) => {
             context.quantum_bytes -= sent as u64;
+            outgoing.is_unrecorded = true;
             account_sent(outgoing, sent as u64, context);
             // A short count means that the socket is full; another call would only return EAGAIN.
             if sent < length {

@@ -15,6 +15,7 @@ use super::*;
 const METHODS: &[(SendMethod, Option<SendVariant>)] = &[
     (SendMethod::Copy, None),
     (SendMethod::Sendfile, None),
+    (SendMethod::Auto, None),
     (SendMethod::Copy, Some(SendVariant::SendfileResident)),
     (SendMethod::Copy, Some(SendVariant::SendfileRecent)),
     (SendMethod::Copy, Some(SendVariant::Mmap)),
@@ -85,6 +86,9 @@ struct Sender {
     chunks: ChunkPool,
     write_size_hint: u32,
     was_passed: bool,
+    tracer: Tracer,
+    now_ms: u64,
+    copies_until_ms: u64,
 }
 
 impl Sender {
@@ -98,6 +102,9 @@ impl Sender {
             chunks: ChunkPool::new(0),
             write_size_hint: 0,
             was_passed: false,
+            tracer: Tracer::disabled(),
+            now_ms: 1,
+            copies_until_ms: 0,
         }
     }
 
@@ -105,9 +112,11 @@ impl Sender {
         let mut counters = Counters::default();
         let mut prefetch = Vec::new();
         let mut context = SendContext {
-            tracer: &Tracer::disabled(),
+            tracer: &self.tracer,
             residency: &Residency::detect(),
             method: self.method,
+            now_ms: self.now_ms,
+            copies_until_ms: &mut self.copies_until_ms,
             was_passed: self.was_passed,
             chunks: &mut self.chunks,
             write_size_hint: &mut self.write_size_hint,
@@ -375,6 +384,28 @@ fn response_stops_between_chunks_when_the_file_is_rewritten() {
     }
 }
 
+/// Only what left by copy is known, so a comparison would miss a change of the rest.
+#[test]
+fn change_ends_a_response_of_which_a_part_left_by_sendfile_before_copies() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let size = 3 * CHUNK_BYTES;
+    fs::write(&path, numbered(size as usize)).unwrap();
+    let (mut ends, mut sender) = (ends(), Sender::new((SendMethod::Auto, None)));
+    let mut outgoing = response(vec![Piece::File(open(&path), 0..size)]);
+    for copies_until_ms in [0, u64::MAX] {
+        sender.copies_until_ms = copies_until_ms;
+        let tick = sender.tick(&mut outgoing, &ends, CHUNK_BYTES);
+        assert!(matches!(tick.progress, SendProgress::QuantumSpent));
+        ends.arrived(&mut Vec::new());
+    }
+    let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b"more").unwrap();
+    let tick = sender.tick(&mut outgoing, &ends, 1_000_000);
+    assert!(matches!(tick.progress, SendProgress::Changed));
+    assert_eq!(tick.counters.sent_bytes, 0);
+}
+
 #[test]
 fn body_is_one_version_when_the_file_is_rewritten_while_the_socket_is_full() {
     let directory = tempfile::tempdir().unwrap();
@@ -456,4 +487,58 @@ fn send_errors_are_classified_as_full_retry_disk_error_or_disconnect() {
             Some(SendProgress::Disconnected)
         ));
     }
+}
+
+/// The socket waits for room: a sleep as that for a disk, which can be had at will.
+#[test]
+fn auto_copies_for_ten_seconds_after_a_sendfile_that_slept() {
+    const NAME: &str = "auto_copies_for_ten_seconds_after_a_sendfile_that_slept";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let contents = numbered(16 << 20);
+    fs::write(&path, &contents).unwrap();
+    let file = open(&path);
+    let ends = ends();
+    let mut sender = Sender::new((SendMethod::Auto, None));
+    sender.tracer = Tracer::enable();
+    if !sender.tracer.sees_sleeps() {
+        return headway_test_support::skip(NAME, "sleeps are not seen");
+    }
+    let mut outgoing = Outgoing::new(200, Vec::new());
+    outgoing.push(Piece::File(file, 0..contents.len() as u64));
+    let whole = contents.len() as u64;
+    let first = sender.tick(&mut outgoing, &ends, CHUNK_BYTES);
+    assert_eq!(
+        (first.counters.sendfile_slept, sender.copies_until_ms),
+        (0, 0)
+    );
+    // The client reads only after the server waits.
+    ends.server.set_nonblocking(false).unwrap();
+    ends.client.set_nonblocking(false).unwrap();
+    let mut client = ends.client.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut arrived = vec![0; whole as usize];
+        client.read_exact(&mut arrived).map(|()| arrived)
+    });
+    while sender.copies_until_ms == 0 {
+        assert!(!outgoing.pieces.is_empty(), "no call slept");
+        sender.tick(&mut outgoing, &ends, CHUNK_BYTES);
+    }
+    assert_eq!(sender.copies_until_ms, 10_001);
+    let sendfiles = |sender: &Sender| sender.tracer.report().calls.get("sendfile").copied();
+    let before = sendfiles(&sender);
+    ends.server.set_nonblocking(true).unwrap();
+    let mut buffered = 0;
+    while !outgoing.pieces.is_empty() {
+        let tick = sender.tick(&mut outgoing, &ends, CHUNK_BYTES);
+        buffered += tick.counters.chunks_resident + tick.counters.chunks_buffered;
+        assert!(outgoing.sent_prefix.is_none(), "nothing to compare");
+    }
+    assert!(buffered > 0 && sendfiles(&sender) == before, "{before:?}");
+    assert!(reader.join().unwrap().unwrap() == contents);
+    sender.now_ms = 10_001;
+    outgoing.push(Piece::File(open(&path), 0..CHUNK_BYTES));
+    let _ = sender.tick(&mut outgoing, &ends, CHUNK_BYTES);
+    assert!(sendfiles(&sender) > before);
 }

@@ -15,8 +15,9 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use headway_base::format::printable;
-use headway_config::Config;
+use headway_config::{Config, SendMethod};
 use headway_control::{ControlError, FromWorker, Received, ToWorker};
+use headway_files::Residency;
 use headway_metrics::MasterStatus;
 use headway_metrics::status;
 
@@ -89,6 +90,12 @@ pub enum MasterError {
         /// The error.
         error: io::Error,
     },
+    /// There is no memory that several workers can share.
+    #[error(
+        "memfd_create: {0} (a seccomp profile may forbid it); not starting, because workers share memory. \
+         Allow it, or set workers = 1, or listeners = \"reuseport\" without max-connections-per-address"
+    )]
+    SharedMemory(io::Error),
     /// A system call of the master failed.
     #[error("{what}: {error}")]
     System {
@@ -153,12 +160,21 @@ enum MasterEvent {
     Worker(usize),
 }
 
+/// Without `cachestat` too many calls would sleep.
+fn choose_send_method(config: &mut Config) {
+    if config.send == SendMethod::Auto && Residency::detect().name() != "cachestat" {
+        config.send = SendMethod::Copy;
+        log_line("cachestat(2) needs Linux 6.5; send = \"auto\" copies");
+    }
+}
+
 impl Master {
     fn start(mut config: Config, options: Options) -> Result<Master, MasterError> {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
         let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config))?;
-        let shared = SharedTables::new(&config).map_err(system("shared memory"))?;
+        choose_send_method(&mut config);
+        let shared = SharedTables::new(&config).map_err(MasterError::SharedMemory)?;
         let (collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,

@@ -7,8 +7,8 @@
 use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
 
-/// Memory for everything except the response cache and the chunks of larger files.
-const BASE_BYTES: usize = headway_config::WORKER_BASE_BYTES as usize;
+/// The most that is reserved for everything except the response cache and the chunks of larger files.
+const BASE_BYTES_HIGHEST: usize = headway_config::WORKER_BASE_BYTES as usize;
 
 /// The heap is touched in blocks of this size, below the size from which malloc uses mmap.
 const TOUCH_BLOCK_BYTES: usize = 64 << 10;
@@ -16,14 +16,14 @@ const TOUCH_BLOCK_BYTES: usize = 64 << 10;
 /// The least distance of pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Reserves and locks memory for `content_bytes` of file content and everything else. The
+/// Reserves and locks memory for `bytes`: file content and everything else. The
 /// configuration check has made sure that this memory exists. The error is a message for the
 /// operator; the worker can serve without the lock.
 ///
 /// If the worker maps files (`maps_files`), only current memory is locked: locking future mappings
 /// would pin the page cache of every file it sends, beyond `RLIMIT_MEMLOCK`.
-pub(super) fn reserve_and_lock(content_bytes: u64, maps_files: bool) -> Result<(), String> {
-    let heap_bytes = content_bytes as usize + BASE_BYTES;
+pub(super) fn reserve_and_lock(bytes: u64, maps_files: bool) -> Result<(), String> {
+    let heap_bytes = bytes as usize;
     let locked = if may_lock_all() && maps_files {
         touch_heap(heap_bytes);
         mlockall(MlockAllFlags::CURRENT)
@@ -55,7 +55,9 @@ fn may_lock_all() -> bool {
 fn touch_heap(bytes: usize) {
     // Freeing a mapped block raises malloc's mmap threshold, so tables that grow later use the heap
     // touched here instead of fresh pages.
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(BASE_BYTES)));
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(
+        BASE_BYTES_HIGHEST,
+    )));
     let pieces: Vec<Vec<u8>> = (0..bytes / TOUCH_BLOCK_BYTES)
         .map(|_| touched_block())
         .collect();

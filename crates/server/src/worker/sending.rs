@@ -42,6 +42,8 @@ pub(super) struct Sender {
     prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
     /// Bytes sent in this round.
     round_bytes: u64,
+    /// Until when `send = "auto"` copies.
+    copies_until_ms: u64,
 }
 
 impl Sender {
@@ -51,7 +53,13 @@ impl Sender {
             other,
             prefetch: Vec::new(),
             round_bytes: 0,
+            copies_until_ms: 0,
         }
+    }
+
+    /// `send = "auto"` copies all the time, because nothing shows a `sendfile` that sleeps.
+    pub(super) fn always_copy(&mut self) {
+        self.copies_until_ms = u64::MAX;
     }
 
     /// From here on long responses may be sent again.
@@ -118,6 +126,8 @@ impl LoopContext {
             tracer: &self.tracer,
             residency: &self.residency,
             method: self.config.send,
+            now_ms: self.now_ms,
+            copies_until_ms: &mut self.sender.copies_until_ms,
             was_passed: connection.was_passed,
             chunks: &mut self.sender.chunks,
             write_size_hint: &mut connection.write_size_hint,

@@ -317,11 +317,15 @@ fn helper_pool(
 /// is served yet.
 pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
     let maps = context.sender.maps_files();
-    if let Err(error) = memory::reserve_and_lock(context.config.memory_bytes(), maps) {
+    let bytes = context.config.memory_bytes() + context.config.worker_base_bytes;
+    if let Err(error) = memory::reserve_and_lock(bytes, maps) {
         context.notice(error);
     }
     if context.config.trace {
         context.tracer = Tracer::enable();
+    }
+    if !context.tracer.sees_sleeps() {
+        context.sender.always_copy();
     }
     // The SYN filter is loaded and the rings are open. Memory is locked as it grows.
     setup(

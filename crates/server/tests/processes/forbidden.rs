@@ -81,8 +81,7 @@ fn files_are_served_without_the_store_when_memfds_are_forbidden() {
         let root = root();
         std::fs::write(root.path().join("file"), contents(1, BYTES)).unwrap();
         let command = without_call(program(), libc::SYS_memfd_create, error);
-        // Several workers share memory of this kind.
-        let server = Server::start(command, root.path(), &["--workers", "1"]);
+        let server = Server::start(command, root.path(), &[]);
         for _ in 0..20 {
             assert!(get(&server.address, "/file") == (200, contents(1, BYTES)));
         }
@@ -99,5 +98,22 @@ fn files_are_served_without_the_store_when_memfds_are_forbidden() {
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
         assert!(lines[0].contains("no content store"), "{said}");
+    }
+}
+
+/// With a shared listener they share the numbers of their connections.
+#[test]
+fn error_names_the_call_and_the_settings_when_memory_that_workers_share_is_forbidden() {
+    for error in [libc::EPERM, libc::ENOSYS] {
+        let root = root();
+        let mut command = without_call(program(), libc::SYS_memfd_create, error);
+        command.args(["serve", "--workers", "2"]).arg(root.path());
+        let output = command.args(["--listen", "127.0.0.1:0", "--listeners", "shared"]);
+        let output = output.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for word in ["memfd_create", "seccomp", "listeners", "workers = 1"] {
+            assert!(said.contains(word), "{word:?} is not in {said}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The index is compared with a model: which worker has which body, and what that takes.
 
 use super::*;
+use headway_base::random::{Draw, SplitMix64};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -53,6 +54,21 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..LIMIT, 0..8_usize).prop_map(|(bytes, files)| Step::Limit(bytes, files)),
         2 => (0..6000_u64).prop_map(Step::Pause),
     ]
+}
+
+/// A random step of a worker, or of the time.
+fn draw_step(random: &mut SplitMix64) -> Step {
+    let (worker, file) = (random.below(WORKERS), 1 + random.below(10));
+    match random.below(20) {
+        0..6 => Step::Want(worker, file, random.below(2) == 0),
+        6..11 => Step::Offer(worker),
+        11 => Step::Decline(worker),
+        12 => Step::OfferUnasked(worker, file),
+        13..17 => Step::Return(worker, random.index(100)),
+        17 => Step::Use(random.below(60)),
+        18 => Step::Limit(random.below(LIMIT), random.index(8)),
+        _ => Step::Pause(random.below(6000)),
+    }
 }
 
 /// What workers know: the bodies that they have, by number, and the copies that they are to make.
@@ -133,6 +149,20 @@ impl Model {
         }
     }
 
+    /// The store process has died. The next one is offered what workers have, but for what was evicted.
+    fn replace_store(&mut self, index: &mut Index<u64>) {
+        *index = Index::new();
+        let held = std::mem::take(&mut self.held);
+        let files = std::mem::take(&mut self.files);
+        let evicted = std::mem::take(&mut self.evicted);
+        self.take_step(index, Step::Limit(self.limit, 7));
+        for (worker, number) in held {
+            if !evicted.contains(&number) {
+                self.offer(index, worker, files[&number]);
+            }
+        }
+    }
+
     /// Evictions are sent to workers which have the body.
     fn hear(&mut self, index: &mut Index<u64>) {
         for (worker, number) in index.take_notices() {
@@ -190,6 +220,38 @@ proptest! {
         prop_assert!(index.is_idle());
         prop_assert_eq!(index.bytes(), 0);
     }
+}
+
+/// The model checks that no number is given twice, that no bytes count which no worker has, and the limit.
+#[test]
+fn index_agrees_with_the_model_through_100_000_deaths_of_workers_and_store_processes() {
+    let mut random = SplitMix64(34);
+    let (mut index, mut model) = (Index::new(), Model::default());
+    model.take_step(&mut index, Step::Limit(LIMIT, 7));
+    let (mut given, mut evicted) = (0, 0);
+    for _ in 0..100_000 {
+        for _ in 0..random.below(8) {
+            model.take_step(&mut index, draw_step(&mut random));
+            model.hear(&mut index);
+        }
+        model.check(&index);
+        match random.below(8) {
+            0 => {
+                (given, evicted) = (given + model.files.len(), evicted + model.evicted.len());
+                model.replace_store(&mut index);
+            }
+            _ => model.take_step(&mut index, Step::End(random.below(WORKERS))),
+        }
+        model.hear(&mut index);
+        model.check(&index);
+    }
+    assert!(given > 20_000 && evicted > 2_000, "{given} {evicted}");
+    for worker in 0..WORKERS {
+        model.take_step(&mut index, Step::End(worker));
+    }
+    model.take_step(&mut index, Step::Limit(0, 0));
+    assert!(index.is_idle());
+    assert_eq!(index.bytes(), 0);
 }
 
 #[test]
