@@ -149,7 +149,7 @@ impl Upload {
 /// Parser for a handler's output.
 pub enum Reader {
     /// CGI: a head and a body (RFC 3875 section 6).
-    Cgi(ResponseReader),
+    Cgi(Box<ResponseReader>),
     /// A non-parsed-header program: a whole HTTP response.
     Nph(NphReader),
     /// An upstream's protocol; the codec of its [`UpstreamRequest`] parses it.

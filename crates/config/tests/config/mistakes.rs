@@ -28,21 +28,9 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         1,
         &["worker-timeout: less than 1s", "0 turns it off"],
     ),
-    (
-        "log = \"\"",
-        1,
-        &["log: a path is not empty; leave the setting out"],
-    ),
-    (
-        "root = \"a\\u0000b\"",
-        1,
-        &["root: a path has no null byte"],
-    ),
-    (
-        "log = \"a\\nb/c\"",
-        1,
-        &[r"/a\nb does not exist; create it"],
-    ),
+    ("log = \"\"", 1, &["log: a path is not empty"]),
+    ("root = \"a\\u0000b\"", 1, &["has no null byte"]),
+    ("log = \"a\\nb/c\"", 1, &[r"/a\nb does not exist"]),
     ("workers = -1", 1, &["workers: -1 is negative"]),
     (
         "workers = \"2\"",

@@ -103,10 +103,10 @@ impl Gateway {
             true if matches!(location.handler, HandlerConfig::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
-            _ => Reader::Cgi(ResponseReader::new(
+            _ => Reader::Cgi(Box::new(ResponseReader::new(
                 &location.response_limits(),
                 request.head_only,
-            )),
+            ))),
         };
         Exchange {
             id: self.next_exchange_id(),
