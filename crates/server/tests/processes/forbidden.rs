@@ -117,3 +117,20 @@ fn error_names_the_call_and_the_settings_when_memory_that_workers_share_is_forbi
         }
     }
 }
+
+#[test]
+fn auto_copies_and_says_so_once_when_cachestat_is_missing() {
+    const BYTES: usize = 300_000;
+    let root = root();
+    std::fs::write(root.path().join("file"), contents(1, BYTES)).unwrap();
+    // libc does not name it everywhere.
+    let command = without_call(program(), 451, libc::ENOSYS);
+    let options = ["--send", "auto", "--content-store-max", "0"];
+    let server = Server::start(command, root.path(), &options);
+    for _ in 0..20 {
+        assert!(get(&server.address, "/file") == (200, contents(1, BYTES)));
+    }
+    assert!(counter(&server.status(), "chunks_buffered") > 0);
+    let said = server.stop();
+    assert_eq!(said.matches("cachestat").count(), 1, "{said}");
+}
