@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use headway_debox::collect::NoteKind;
+use headway_debox::collect::{NoteKind, Process};
 use headway_test_support::skip;
 
 use crate::support::{self, Bench, assert_alike};
@@ -29,6 +29,16 @@ fn both(bench: &Bench, execs: &Path, arguments: &[&Path]) -> (Output, Output) {
         command.output().expect("it runs")
     });
     (plain, traced)
+}
+
+/// What the library does to look at a program is no call of the process.
+fn assert_none_of_the_library(process: &Process, way: &str) {
+    let own = process.sites.iter().filter(|site| {
+        let module = process.locate(site.address);
+        module.is_some_and(|(module, _)| module.path.ends_with("/libdebox_preload.so"))
+    });
+    let names: Vec<_> = own.map(|site| &site.name).collect();
+    assert!(names.is_empty(), "{way}: {names:?}");
 }
 
 /// The notes of all processes.
@@ -61,6 +71,7 @@ fn program_and_the_one_it_becomes_are_recorded_when_it_calls_any_exec() {
         let first = first.expect("the program");
         let calls = ["execve", "execveat"].map(|call| support::calls(first, call).0);
         assert_eq!(calls.iter().sum::<u64>(), 1, "{way}");
+        assert_none_of_the_library(first, way);
         let second = processes.iter().find(|process| process.image == 1);
         let second = second.expect("the one that it became");
         assert_eq!(support::calls(second, "getppid"), (10, 0), "{way}");
@@ -82,7 +93,13 @@ fn parent_goes_on_when_its_vfork_child_calls_any_exec() {
         let (plain, traced) = both(&bench, &execs, &[Path::new(&way), &execs]);
         assert_eq!(plain.status.code(), Some(6), "{way}: {plain:?}");
         assert_alike(&way, &plain, &traced);
-        assert_eq!(bench.processes(&execs).len(), 2, "{way}");
+        let processes = bench.processes(&execs);
+        assert_eq!(processes.len(), 2, "{way}");
+        // The exec, and none that the library made in the child.
+        let vforks = processes
+            .iter()
+            .map(|process| process.losses.calls_of_vfork);
+        assert_eq!(vforks.sum::<u64>(), 1, "{way}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::io::Write;
 
-use headway_debox_hook::thread::{in_vfork_child, with_tracer};
+use headway_debox_hook::thread::{in_vfork_child, untraced, with_tracer};
 
 use super::text;
 use crate::thread::Thread;
@@ -33,7 +33,7 @@ pub unsafe fn note_program(path: usize) {
     let Some(writer) = process::current() else {
         return;
     };
-    if let Some(kind) = image::untraceable(path) {
+    if let Some(kind) = untraced(|| image::untraceable(path)) {
         writer.add_note(kind, process::now_ns(), path.to_bytes());
     }
 }
