@@ -230,7 +230,7 @@ unsafe impl Tracer for Thread {
 
     fn count_skipped_call(_site: usize) {}
 
-    fn count_vfork_call() {}
+    fn count_vfork_call(_site: usize) {}
 
     fn confining() {
         headway_debox::confine(true);

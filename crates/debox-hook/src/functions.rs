@@ -334,6 +334,7 @@ macro_rules! process_functions {
             five execvp 2 SYS_execve none;
             five execvpe 3 SYS_execve none;
             five fexecve 3 SYS_execveat none;
+            five execveat 5 SYS_execveat raw(SYS_execveat);
             seven posix_spawn 6 SYS_clone none;
             seven posix_spawnp 6 SYS_clone none;
             five _exit 1 SYS_exit_group raw(SYS_exit_group);
@@ -342,13 +343,17 @@ macro_rules! process_functions {
     };
 }
 
-/// Functions with stubs of their own in every library.
+/// Functions whose stubs are none of the usual kinds, and those with a list of arguments, which only some
+/// libraries replace.
 #[macro_export]
 macro_rules! special_functions {
     ($callback:path, $($context:tt)*) => {
         $callback! { [$($context)*]
             seven syscall 7 SYS_getpid none;
             seven clone 7 SYS_clone none;
+            list execl 2 SYS_execve none;
+            list execlp 2 SYS_execve none;
+            list execle 2 SYS_execve none;
         }
     };
 }

@@ -89,8 +89,8 @@ pub unsafe trait Tracer: Sized {
     /// Counts a call made from `site` that was not traced, since the thread is inside the tracer.
     fn count_skipped_call(site: usize);
 
-    /// Counts a call of a vfork child, which was not traced.
-    fn count_vfork_call();
+    /// Counts a call made from `site` by a vfork child, which was not traced.
+    fn count_vfork_call(site: usize);
 
     /// The process is about to be confined by seccomp(2): from now on a call of the tracer's own
     /// could kill it.

@@ -373,6 +373,65 @@ macro_rules! seven_stub {
     };
 }
 
+/// A stub for a function whose arguments, after the first one, are a list that ends with null: `execl`. It passes the
+/// address of the list, which the caller has begun in registers and continued on the stack, as second argument, and
+/// the return address as sixth.
+#[macro_export]
+macro_rules! list_stub {
+    ($name:ident, $target:path) => {
+        /// Replaces libc's function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name() {
+            ::std::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov r11, qword ptr [rip + headway_hook_thread@GOTTPOFF]",
+                "cmp byte ptr fs:[r11], {off}",
+                "je 2f",
+                // The registers take the place of the return address, so that the list is in one piece.
+                "pop r11",
+                ".cfi_adjust_cfa_offset -8",
+                ".cfi_register rip, r11",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rsi, rsp",
+                "mov r9, r11",
+                "push r11",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_offset rip, -48",
+                "call {target}",
+                "pop r11",
+                ".cfi_adjust_cfa_offset -8",
+                ".cfi_register rip, r11",
+                "add rsp, 40",
+                ".cfi_adjust_cfa_offset -40",
+                "push r11",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_offset rip, -8",
+                "ret",
+                "2:",
+                "jmp headway_hook_jumps + {offset}",
+                ".cfi_endproc",
+                off = const $crate::thread::OFF,
+                offset = const 16 * ($crate::Function::$name as usize),
+                target = sym $target,
+            )
+        }
+    };
+}
+
 /// The stubs that are none of the usual kinds: `syscall`, `clone` and `vfork`.
 #[macro_export]
 macro_rules! special_stubs {

@@ -149,6 +149,21 @@ pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
     })
 }
 
+/// Runs with the calls made in it untraced. Those of a vfork child are not traced anyway, and its
+/// state, which is its parent's, stays as it is.
+pub fn untraced<R>(f: impl FnOnce() -> R) -> R {
+    with(|thread| {
+        let state = thread.state.get();
+        if !matches!(state, READY | IN_CALL) {
+            return f();
+        }
+        thread.state.set(INSIDE);
+        let answer = f();
+        thread.leave_tracer(state);
+        answer
+    })
+}
+
 /// Brings the calling thread into the ready state if it is new, or a forked child's first.
 pub(crate) fn prepare_thread<T: Tracer>() {
     trace_call::<T, true>(0, 0, || 0, |result| result);
@@ -328,7 +343,7 @@ fn trace_rare_call<T: Tracer, const QUIET: bool>(
             return call();
         }
         VFORK => {
-            T::count_vfork_call();
+            T::count_vfork_call(site);
             return call();
         }
         _ => return call(),

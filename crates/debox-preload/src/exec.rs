@@ -6,12 +6,14 @@
 //! `HEADWAY_TRACE_FOLLOW` it gets the variables back; that is not the default, since the program
 //! can see them.
 //!
-//! All of it may run in a vfork child, so nothing here keeps memory. `execl`, `execlp` and `execle`
-//! call exec inside libc; they are followed, but not counted.
+//! All of it may run in a vfork child, so nothing here keeps memory. `execl`, `execlp` and `execle`, whose
+//! arguments are a list, are made of those that take an array: on the stack a list is one.
 //!
 //! Sources: exec(3), execve(2), posix_spawn(3), vfork(2).
 
-use std::ffi::{CStr, CString, c_char};
+mod notes;
+
+use std::ffi::{CStr, CString, c_char, c_int};
 
 use headway_debox::collect::{Ended, NoteKind};
 use headway_debox_hook::Function;
@@ -19,14 +21,19 @@ use headway_debox_hook::thread::{in_vfork_child, with_tracer};
 use rustix::io::Errno;
 
 use crate::config::{VARIABLES, config};
+use crate::process;
 use crate::thread::Thread;
-use crate::{image, process};
+use notes::{note_program, note_program_at, note_searched};
 
 headway_debox_hook::five_stub! { execve, on_execve }
 headway_debox_hook::five_stub! { execv, on_execv }
 headway_debox_hook::five_stub! { execvp, on_execvp }
 headway_debox_hook::five_stub! { execvpe, on_execvpe }
 headway_debox_hook::five_stub! { fexecve, on_fexecve }
+headway_debox_hook::five_stub! { execveat, on_execveat }
+headway_debox_hook::list_stub! { execl, on_execv }
+headway_debox_hook::list_stub! { execlp, on_execvp }
+headway_debox_hook::list_stub! { execle, on_execle }
 headway_debox_hook::five_stub! { _exit, on_exit }
 headway_debox_hook::five_stub! { _Exit, on_exit }
 headway_debox_hook::seven_stub! { posix_spawn, on_spawn }
@@ -35,6 +42,9 @@ headway_debox_hook::seven_stub! { posix_spawnp, on_spawnp }
 unsafe extern "C" {
     static environ: *const *const c_char;
 }
+
+const SYS_EXECVE: u32 = libc::SYS_execve as u32;
+const SYS_EXECVEAT: u32 = libc::SYS_execveat as u32;
 
 /// How many environment variables fit beside ours; a program with more is not followed.
 const VARIABLES_MAX: usize = 700;
@@ -65,7 +75,7 @@ unsafe extern "C-unwind" fn on_execve(
     let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null.
     let given = unsafe { new_environment.follow(given, path) };
-    replaced(site, || {
+    replaced(site, SYS_EXECVE, || {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::execve as usize }>(path, arguments, given, site) }
     })
@@ -102,7 +112,7 @@ unsafe extern "C-unwind" fn on_execvpe(
     let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null.
     let given = unsafe { new_environment.follow(given, file) };
-    replaced(site, || {
+    replaced(site, SYS_EXECVE, || {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::execvpe as usize }>(file, arguments, given, site) }
     })
@@ -125,6 +135,55 @@ unsafe extern "C-unwind" fn on_execvp(
 
 /// # Safety
 ///
+/// As for execle(3), with the address of the list.
+unsafe extern "C-unwind" fn on_execle(
+    path: usize,
+    arguments: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    let list = std::ptr::with_exposed_provenance::<*const c_char>(arguments);
+    // SAFETY: the caller's promise: a list of texts that ends with null.
+    let after = unsafe { entries(list) }.count() + 1;
+    // SAFETY: the environment comes after the null.
+    let given = unsafe { list.add(after) };
+    // SAFETY: as above.
+    let given = unsafe { *given }.expose_provenance();
+    // SAFETY: the caller's promise.
+    unsafe { on_execve(path, arguments, given, 0, 0, site) }
+}
+
+/// # Safety
+///
+/// As for execveat(2).
+unsafe extern "C-unwind" fn on_execveat(
+    directory: usize,
+    path: usize,
+    arguments: usize,
+    given: usize,
+    flags: usize,
+    site: usize,
+) -> usize {
+    const EXECVEAT: usize = Function::execveat as usize;
+    // SAFETY: the caller's promise: a text.
+    unsafe { note_program_at(directory as c_int, path) };
+    let mut new_environment = Environment::new();
+    // SAFETY: the caller's promise: a list of texts that ends with null, and a text.
+    let given = unsafe { new_environment.follow(given, path) };
+    replaced(site, SYS_EXECVEAT, || {
+        // SAFETY: the caller's promise; the environment is its own or one made of it.
+        unsafe {
+            headway_debox_hook::five::<Thread, EXECVEAT>(
+                directory, path, arguments, given, flags, site,
+            )
+        }
+    })
+}
+
+/// # Safety
+///
 /// As for fexecve(3).
 unsafe extern "C-unwind" fn on_fexecve(
     descriptor: usize,
@@ -134,11 +193,12 @@ unsafe extern "C-unwind" fn on_fexecve(
     _: usize,
     site: usize,
 ) -> usize {
-    ensure_file();
+    // SAFETY: a text.
+    unsafe { note_program_at(descriptor as c_int, c"".as_ptr() as usize) };
     let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null. The name is a text.
     let given = unsafe { new_environment.follow(given, c"(a descriptor)".as_ptr() as usize) };
-    replaced(site, || {
+    replaced(site, SYS_EXECVEAT, || {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::fexecve as usize }>(descriptor, arguments, given, site) }
     })
@@ -229,18 +289,17 @@ unsafe fn call<const F: usize>(a: usize, b: usize, c: usize, site: usize) -> usi
 }
 
 /// Counts the call before it, since it does not return if all goes well.
-fn replaced(site: usize, call: impl FnOnce() -> usize) -> usize {
-    const EXECVE: u32 = libc::SYS_execve as u32;
+fn replaced(site: usize, number: u32, call: impl FnOnce() -> usize) -> usize {
     if in_vfork_child() {
         return call();
     }
-    count_departing_call(site, EXECVE);
+    count_departing_call(site, number);
     process::set_ended(Ended::Exec);
     let result = call();
     // It failed and has been recorded like any call.
     with_tracer(|thread: &Thread| {
         if let Some(lane) = thread.lane() {
-            lane.uncount_departing_call(site as u64, EXECVE);
+            lane.uncount_departing_call(site as u64, number);
         }
         thread.writer().set_ended(None, 0);
     });
@@ -258,79 +317,6 @@ fn count_departing_call(site: usize, number: u32) {
 fn environment_address() -> usize {
     // SAFETY: libc's variable; changing it while another thread execs is a race of the program.
     unsafe { environ as usize }
-}
-
-/// Makes sure that the process has its file: this may be the first call of a forked child.
-fn ensure_file() {
-    if !in_vfork_child() {
-        with_tracer(|_: &Thread| ());
-    }
-}
-
-/// Notes a program that will not be traced.
-///
-/// # Safety
-///
-/// `path` is a text or null.
-unsafe fn note_program(path: usize) {
-    ensure_file();
-    if headway_debox::is_confined() {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    let Some(path) = (unsafe { text(path) }) else {
-        return;
-    };
-    let Some(writer) = process::current() else {
-        return;
-    };
-    if let Some(kind) = image::untraceable(path) {
-        writer.add_note(kind, process::now_ns(), path.to_bytes());
-    }
-}
-
-/// Like [`note_program`], for a name that is searched in `PATH`.
-///
-/// # Safety
-///
-/// As for [`note_program`].
-unsafe fn note_searched(file: usize) {
-    if headway_debox::is_confined() {
-        return ensure_file();
-    }
-    // SAFETY: the caller's promise.
-    let Some(name) = (unsafe { text(file) }) else {
-        return;
-    };
-    if name.to_bytes().contains(&b'/') {
-        // SAFETY: the caller's promise.
-        return unsafe { note_program(file) };
-    }
-    // SAFETY: the name is a text.
-    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    // SAFETY: a text or null.
-    let Some(path) = (unsafe { text(path as usize) }) else {
-        return;
-    };
-    let mut candidate = [0_u8; 1024];
-    for directory in path.to_bytes().split(|&byte| byte == b':') {
-        let parts = [directory, b"/", name.to_bytes_with_nul()];
-        let mut used = 0;
-        for part in parts {
-            let Some(room) = candidate.get_mut(used..used + part.len()) else {
-                return;
-            };
-            room.copy_from_slice(part);
-            used += part.len();
-        }
-        let Ok(full) = CStr::from_bytes_with_nul(&candidate[..used]) else {
-            return;
-        };
-        if rustix::fs::access(full, rustix::fs::Access::EXEC_OK).is_ok() {
-            // SAFETY: a text.
-            return unsafe { note_program(full.as_ptr() as usize) };
-        }
-    }
 }
 
 /// # Safety

@@ -216,8 +216,11 @@ unsafe impl Tracer for Thread {
         }
     }
 
-    fn count_vfork_call() {
-        if let Some(writer) = process::current() {
+    fn count_vfork_call(site: usize) {
+        // As above.
+        if !modules::is_own(site as u64)
+            && let Some(writer) = process::current()
+        {
             writer.count_vfork_call();
         }
     }

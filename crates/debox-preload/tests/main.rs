@@ -2,5 +2,6 @@
 
 mod support;
 
+mod execs;
 mod records;
 mod transparency;

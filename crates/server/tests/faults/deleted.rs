@@ -32,16 +32,22 @@ fn deleted_files_are_closed_by_a_helper_without_a_request() {
         for name in names {
             assert_eq!(served.get(&format!("/{name}")).status, 200);
         }
-        fs::rename(root.path().join("large"), root.path().join("new")).unwrap();
-        fs::copy(root.path().join("new"), root.path().join("large")).unwrap();
-        fs::remove_file(root.path().join("new")).unwrap();
+        // A moved file is held under its new name until that is deleted.
+        for name in names {
+            let moved = root.path().join(format!("old-{name}"));
+            fs::rename(root.path().join(name), &moved).unwrap();
+            fs::copy(&moved, root.path().join(name)).unwrap();
+            fs::remove_file(&moved).unwrap();
+        }
         let begun = Instant::now();
-        while is_held(&root.path().join("new")) {
-            assert!(begun.elapsed() < TIMEOUT, "{helpers}: the file is held");
-            std::thread::sleep(Duration::from_millis(100));
+        for name in names {
+            while is_held(&root.path().join(format!("old-{name}"))) {
+                assert!(begun.elapsed() < TIMEOUT, "{helpers}: {name} is held");
+                std::thread::sleep(Duration::from_millis(100));
+            }
         }
         let counters = served.snapshot().counters;
-        assert_eq!(counters.file_cache_descriptors, 2, "{helpers}");
+        assert_eq!(counters.file_cache_descriptors, 0, "{helpers}");
         assert!(counters.deferred_closes > 0, "{helpers}");
     }
 }
