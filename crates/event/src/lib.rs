@@ -348,7 +348,14 @@ impl Events {
     pub fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
         let timeout_ms = timeout.map(timeout_ms);
-        uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
+        match dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)) {
+            // The process may have been stopped. What became ready meanwhile comes before deadlines that
+            // passed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, Some(0))))
+            }
+            waited => uninterrupted(waited),
+        }
     }
 
     /// Waits like [`Events::wait`], with a timeout in nanoseconds.

@@ -1,6 +1,7 @@
 //! Each kind of process is stopped, and a worker spins: what the others do.
 
 use std::fs;
+use std::io::Write;
 
 use headway_test_support::groups::Group;
 use headway_test_support::server::{Server, in_group};
@@ -178,4 +179,20 @@ fn server_ends_while_a_process_of_any_kind_is_stopped() {
         // A number that another process has by now is not signalled.
         stopped.0.clear();
     }
+}
+
+#[test]
+fn body_that_has_come_while_the_worker_was_stopped_is_read_before_its_deadline_is_checked() {
+    let (_root, server) = serve(&[], &["--body-timeout", "3s"]);
+    let mut client = server.connect();
+    let head = "POST /cgi/hello HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nfirst";
+    client.write_all(head.as_bytes()).unwrap();
+    server.wait_for("the first part of the body", |server| {
+        counter(&server.status(), "handler_requests_cgi") == 2
+    });
+    let stopped = Stopped::stop(server.children("serve-worker"));
+    client.write_all(b"other").unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    drop(stopped);
+    assert!(read_response(&mut client) == (200, b"hello".into()));
 }
