@@ -127,6 +127,11 @@ const RESPONSES: &[Case] = &[
         "Connection: X-0,X-1,X-2,X-3,X-4,X-5,X-6,X-7,X-8,X-9",
         "\r\nX-@: b",
     ),
+    case(
+        "Connection of many fields",
+        "A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: 5\r\nF: 6\r\nG: 7\r\nH: 8\r\nConnection: close",
+        ",x",
+    ),
     case("Connection", "Connection: close", ",a"),
     case(
         "Connection repeated",
