@@ -1,5 +1,5 @@
-/* Becomes itself or another program in one of the ways of exec(3): execs WAY PROGRAM [ROOT]. What it becomes prints
- * its arguments and a variable. */
+/* Becomes itself or another program in one of the ways of exec(3): execs WAY PROGRAM [ROOT]. What it becomes
+ * prints its arguments and a variable. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
