@@ -14,7 +14,7 @@ use super::memory::Memory;
 use super::ranges::{number, size, span, time, value};
 use super::research::{Defaults, ResearchConfig};
 use super::settings::{STANDARD_OUTPUT, Settings};
-use super::units::Helpers;
+use super::units::{Helpers, Millis};
 use super::{Account, Config, HelperBackend, LogConfig, headers, hosts, locations, memory};
 
 /// Default limit on connections per worker.
@@ -404,7 +404,7 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
 }
 
 /// 0 replaces no worker. A busy machine may not run a worker for a moment.
-fn worker_timeout_ms(item: &Setting<crate::units::Millis>, to: &mut Findings<'_>) -> u64 {
+fn worker_timeout_ms(item: &Setting<Millis>, to: &mut Findings<'_>) -> u64 {
     let found = time("worker-timeout", item, 30_000, 0, to);
     if (1..WORKER_TIMEOUT_MIN_MS).contains(&found) {
         let problem = "less than 1s would replace workers that are only slow; 0 turns it off";

@@ -216,8 +216,10 @@ impl Value for PathBuf {
 
     /// Joined with a directory, the empty path would be that directory.
     fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a path is not empty; leave the setting out".into());
+        }
         match text.contains('\0') {
-            _ if text.is_empty() => Err("a path is not empty; leave the setting out".into()),
             true => Err("a path has no null byte".into()),
             false => Ok(text.into()),
         }

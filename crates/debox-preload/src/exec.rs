@@ -72,13 +72,12 @@ unsafe extern "C-unwind" fn on_execve(
 ) -> usize {
     // SAFETY: the caller's promise: a text.
     unsafe { note_program(path) };
-    let mut new_environment = Environment::new();
-    // SAFETY: the caller's promise: a list of texts that ends with null.
-    let given = unsafe { new_environment.follow(given, path) };
-    replaced(site, SYS_EXECVE, || {
+    let exec = |given| {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::execve as usize }>(path, arguments, given, site) }
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { followed(path, given, site, SYS_EXECVE, exec) }
 }
 
 /// # Safety
@@ -109,13 +108,12 @@ unsafe extern "C-unwind" fn on_execvpe(
 ) -> usize {
     // SAFETY: the caller's promise: a text.
     unsafe { note_searched(file) };
-    let mut new_environment = Environment::new();
-    // SAFETY: the caller's promise: a list of texts that ends with null.
-    let given = unsafe { new_environment.follow(given, file) };
-    replaced(site, SYS_EXECVE, || {
+    let exec = |given| {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::execvpe as usize }>(file, arguments, given, site) }
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { followed(file, given, site, SYS_EXECVE, exec) }
 }
 
 /// # Safety
@@ -169,17 +167,16 @@ unsafe extern "C-unwind" fn on_execveat(
     const EXECVEAT: usize = Function::execveat as usize;
     // SAFETY: the caller's promise: a text.
     unsafe { note_program_at(directory as c_int, path) };
-    let mut new_environment = Environment::new();
-    // SAFETY: the caller's promise: a list of texts that ends with null, and a text.
-    let given = unsafe { new_environment.follow(given, path) };
-    replaced(site, SYS_EXECVEAT, || {
+    let exec = |given| {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe {
             headway_debox_hook::five::<Thread, EXECVEAT>(
                 directory, path, arguments, given, flags, site,
             )
         }
-    })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { followed(path, given, site, SYS_EXECVEAT, exec) }
 }
 
 /// # Safety
@@ -195,13 +192,13 @@ unsafe extern "C-unwind" fn on_fexecve(
 ) -> usize {
     // SAFETY: a text.
     unsafe { note_program_at(descriptor as c_int, c"".as_ptr() as usize) };
-    let mut new_environment = Environment::new();
-    // SAFETY: the caller's promise: a list of texts that ends with null. The name is a text.
-    let given = unsafe { new_environment.follow(given, c"(a descriptor)".as_ptr() as usize) };
-    replaced(site, SYS_EXECVEAT, || {
+    let exec = |given| {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::fexecve as usize }>(descriptor, arguments, given, site) }
-    })
+    };
+    let name = c"(a descriptor)".as_ptr() as usize;
+    // SAFETY: the caller's promise; the name is a text.
+    unsafe { followed(name, given, site, SYS_EXECVEAT, exec) }
 }
 
 /// # Safety
@@ -286,6 +283,24 @@ unsafe extern "C-unwind" fn on_exit(
 unsafe fn call<const F: usize>(a: usize, b: usize, c: usize, site: usize) -> usize {
     // SAFETY: the caller's promise.
     unsafe { headway_debox_hook::five::<Thread, F>(a, b, c, 0, 0, site) }
+}
+
+/// Calls `exec` with the environment to pass on.
+///
+/// # Safety
+///
+/// `given` is a list of texts that ends with null, or null; `program` is a text.
+unsafe fn followed(
+    program: usize,
+    given: usize,
+    site: usize,
+    number: u32,
+    exec: impl FnOnce(usize) -> usize,
+) -> usize {
+    let mut new_environment = Environment::new();
+    // SAFETY: the caller's promise.
+    let given = unsafe { new_environment.follow(given, program) };
+    replaced(site, number, || exec(given))
 }
 
 /// Counts the call before it, since it does not return if all goes well.

@@ -402,7 +402,7 @@ counters! {
         }
     }
     histograms {
-        "Loop" loop_turn loop_turn_us "Time of a turn of the event loop, from the end of one wait for events to the next.";
+        "Loop" loop_turn loop_turn_us "Time of a turn of the event loop, from the end of one wait for events to the next, preemptions included.";
         "Loop" loop_lag loop_lag_us "Time that a ready event waited for those before it, from the end of the wait for events.";
         "Loop" loop_ready_events ready_events "Ready events per wakeup of the event loop.";
         "Accepting" accept_batch_connections accept_batch_connections "Connections accepted per batch. A batch starts when a listener is ready, or when a connection closes (headway-lab serve only).";

@@ -107,7 +107,7 @@ impl Metrics {
             let lines = self.family(&name, kind, series.family_help);
             match series.key.ends_with("_us") {
                 false => write_sample(lines, &name, &labels, series.value),
-                true => write_sample(lines, &name, &labels, series.value as f64 * 1e-6),
+                true => write_sample(lines, &name, &labels, series.value as f64 / 1e6),
             }
         }
         for one in counters.histograms() {

@@ -93,7 +93,7 @@ impl Worker {
             let gateway = &mut self.router.gateway;
             gateway.check_idle_upstreams(&mut self.context, &ready);
             for event in &ready {
-                self.turn.handles_event(&mut self.context.counters);
+                self.turn.record_lag(&mut self.context.counters);
                 if !self.dispatch(event)? {
                     return Ok(());
                 }
@@ -118,7 +118,7 @@ impl Worker {
     }
 
     fn end_stage(&mut self, stage: Stage) {
-        self.turn.ended(stage, self.context.clock.now_us());
+        self.turn.end_stage(stage, self.context.clock.now_us());
     }
 
     /// Handles one ready descriptor. Returns `false` if the master is gone and the worker must end.

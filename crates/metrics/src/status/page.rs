@@ -166,7 +166,9 @@ fn row(out: &mut String, key: &str, help: &str, value: u64) {
         false if key.ends_with("_us") => format::time_us(value as f64),
         false => format::count(value),
     };
-    let (name, help) = (key.replace('_', " "), escaped(help));
+    // The value has its unit.
+    let name = key.trim_end_matches("_us").replace('_', " ");
+    let help = escaped(help);
     let _ = write!(
         out,
         "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>"
@@ -562,7 +564,8 @@ mod tests {
     fn status_page_shows_every_number_once() {
         let page = render(&overview(TraceLevel::Stacks, vec![], 0));
         for series in Counters::default().series() {
-            let row = format!("<th>{}</th>", series.key.replace('_', " "));
+            let name = series.key.trim_end_matches("_us").replace('_', " ");
+            let row = format!("<th>{name}</th>");
             assert_eq!(page.matches(&row).count(), 1, "{}", series.key);
         }
     }

@@ -3,6 +3,8 @@
 //! A turn is what the loop does between two waits for events. The record of calls shows when the loop
 //! slept. This shows when it computed for long, which holds up other clients as much.
 //!
+//! A turn in which another process had the CPU is longer, too: the record of calls counts preemptions.
+//!
 //! An event may have been ready for up to a turn before the wait that returned it. That time is not
 //! counted as its wait: it is part of the turn before.
 
@@ -66,20 +68,20 @@ impl Turn {
         };
     }
 
-    /// A ready event is handled next.
-    pub(super) fn handles_event(&self, counters: &mut Counters) {
+    /// Records how long the ready event that is handled next has waited.
+    pub(super) fn record_lag(&self, counters: &mut Counters) {
         counters.loop_lag_us.record(self.now_us - self.begun_us);
     }
 
     /// A stage has ended.
-    pub(super) fn ended(&mut self, stage: Stage, now_us: u64) {
+    pub(super) fn end_stage(&mut self, stage: Stage, now_us: u64) {
         self.stages_us[stage as usize] += now_us.saturating_sub(self.now_us);
         self.now_us = now_us.max(self.now_us);
     }
 
     /// The turn has ended, with maintenance.
     pub(super) fn end(&mut self, now_us: u64, counters: &mut Counters) {
-        self.ended(Stage::Maintenance, now_us);
+        self.end_stage(Stage::Maintenance, now_us);
         counters.loop_turn_us.record(self.now_us - self.begun_us);
         let longest = [
             (Stage::Accept, &mut counters.loop_longest_accept_us),
@@ -112,8 +114,8 @@ mod tests {
             (Stage::Accept, 1_500),
             (Stage::Client, 1_520),
         ] {
-            turn.handles_event(&mut counters);
-            turn.ended(stage, now_us);
+            turn.record_lag(&mut counters);
+            turn.end_stage(stage, now_us);
         }
         turn.end(1_521, &mut counters);
         let waits: Vec<(u64, u64)> = counters.loop_lag_us.buckets().collect();
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(counters.loop_longest_accept_us, 490);
         // A shorter turn changes no peak.
         turn.begin(2_000);
-        turn.ended(Stage::Accept, 2_400);
+        turn.end_stage(Stage::Accept, 2_400);
         turn.end(2_400, &mut counters);
         assert_eq!(counters.loop_longest_accept_us, 490);
         assert_eq!(counters.loop_turn_us.count(), 2);
