@@ -62,12 +62,28 @@ INLINE void begin_sleep(u64 *context, struct task_struct *task) {
     if (map_update(&asleep, &tid, &waited, UPDATE_ANY)) count_lost(LOST_THREADS);
 }
 
-INLINE void report_sleep(u32 tid) {
+INLINE void report_sleep(u32 tid, struct waited *waited) {
+    if (ringbuf_output(&events, waited, sizeof(*waited), NO_WAKEUP)) count_lost(LOST_RECORDS);
+    map_delete(&asleep, &tid);
+}
+
+INLINE void end_sleep(u32 tid) {
     struct waited *waited = map_lookup(&asleep, &tid);
     if (!waited) return;
     waited->end_ns = now_ns();
-    if (ringbuf_output(&events, waited, sizeof(*waited), NO_WAKEUP)) count_lost(LOST_RECORDS);
-    map_delete(&asleep, &tid);
+    report_sleep(tid, waited);
+}
+
+/*
+ * The thread runs, so if it is still asleep in our state, the kernel has not reported its return. Its sleep
+ * is known up to the wakeup.
+ */
+INLINE void close_unfinished(u32 tid) {
+    struct waited *waited = map_lookup(&asleep, &tid);
+    if (!waited) return;
+    count_lost(LOST_EVENTS);
+    if (!waited->end_ns) waited->end_ns = waited->start_ns;
+    report_sleep(tid, waited);
 }
 
 SECTION("tp_btf/sched_switch") int switched(u64 *context) {
@@ -75,11 +91,12 @@ SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     u32 state = context[3];
     /* Preempted, still runnable, or exiting: not a sleep. */
     int sleeps = out->pid && !(context[0] & 1) && state && !(state & TASK_DEAD) && !is_runnable(out);
+    if (out->pid) close_unfinished(out->pid);
     if (sleeps) begin_sleep(context, out);
     if (in->pid) {
         /* A running task waits for nothing; usually the wakeup has already removed it. */
         end_wait(in->pid);
-        report_sleep(in->pid);
+        end_sleep(in->pid);
     }
     return 0;
 }
@@ -90,7 +107,9 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
     u32 tid = task->pid;
     u64 remaining = end_wait(tid);
     struct waited *waited = map_lookup(&asleep, &tid);
-    if (waited) waited->exit = remaining;
+    if (!waited) return 0;
+    waited->exit = remaining;
+    waited->end_ns = now_ns();
     return 0;
 }
 
@@ -107,7 +126,7 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tid = task->pid, tgid = task->tgid;
     map_delete(&locks, &tid);
-    map_delete(&asleep, &tid);
+    close_unfinished(tid);
     end_wait(tid);
     /* The process id will be reused by another process, which must not be traced. */
     if (FIELD(FIELD(task, signal), live.counter) == 0) map_delete(&targets, &tgid);

@@ -29,7 +29,7 @@ pub struct Lost {
     /// Calls that were under way when tracing began; their sleeps from then on are counted.
     pub begun_before: u64,
     /// Context switches that the kernel did not report: the sleeps that they ended are counted
-    /// without a length. Also events that it skipped because the same program was already running
+    /// up to the wakeup. Also events that it skipped because the same program was already running
     /// on that CPU.
     pub events: u64,
 }

@@ -52,7 +52,8 @@ pub struct ObservedSleep {
     pub call: Option<u32>,
     /// When the thread left the CPU, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// When the thread came back.
+    /// When the thread came back; when it was woken, if the kernel did not report its return
+    /// ([`Lost::events`]).
     pub end_ns: u64,
     /// The kernel stack, for [`WaiterObserver::stack`].
     pub stack: u64,

@@ -1,7 +1,7 @@
 //! What the tests of the observer share: the process observed, and skipping in the open.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use headway_debox_bpf::{Attach, AttachError, SiteTotals};
@@ -41,14 +41,33 @@ fn kernel_release() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// `tests/sleeper.c`, compiled, running, and waiting for the word.
+/// The program, running, and waiting for the word.
 pub struct Sleeper {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     /// Where its functions that make the calls begin: `make_calls`, `read_once`.
     pub functions: Vec<u64>,
+    _program: Program,
+}
+
+/// `tests/sleeper.c`, compiled; its file is there as long as this value.
+pub struct Program {
+    path: PathBuf,
     _folder: TempDir,
+}
+
+impl Program {
+    pub fn compiled(statically: bool) -> Program {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sleeper");
+        let linked = (statically && compile(&path, &["-static"])) || compile(&path, &[]);
+        assert!(linked, "cc compiles tests/sleeper.c");
+        Program {
+            path,
+            _folder: folder,
+        }
+    }
 }
 
 impl Sleeper {
@@ -60,11 +79,11 @@ impl Sleeper {
 
     /// Static or dynamic.
     pub fn linked(role: &str, count: u32, statically: bool) -> Sleeper {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = folder.path().join("sleeper");
-        let linked = (statically && compile(&program, &["-static"])) || compile(&program, &[]);
-        assert!(linked, "cc compiles tests/sleeper.c");
-        let mut child = Command::new(&program)
+        Sleeper::of(Program::compiled(statically), role, count)
+    }
+
+    pub fn of(program: Program, role: &str, count: u32) -> Sleeper {
+        let mut child = Command::new(&program.path)
             .args([role, &count.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -76,7 +95,7 @@ impl Sleeper {
             child,
             output,
             functions: Vec::new(),
-            _folder: folder,
+            _program: program,
         };
         let line = sleeper.receive("ready");
         let numbers = line.split_ascii_whitespace().skip(1);
