@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
             authority: b"back",
             keeps_host: true,
             via: b"headway",
-            target: None,
+            strip: [&b""[..], b"/a"][usize::from(trusts_client)],
             keep: true,
             upgrades: true,
         };

@@ -16,8 +16,10 @@ const VALUE_BYTES_MAX: usize = 2048;
 pub struct LogLine<'a> {
     /// The client's address.
     pub client: SocketAddr,
-    /// When the response ended, in milliseconds since 1970; the server gives whole seconds.
+    /// When the response ended, in milliseconds since 1970.
     pub time_ms: u64,
+    /// The host that the request names.
+    pub host: Option<&'a [u8]>,
     /// The method; empty when the request could not be parsed.
     pub method: &'a [u8],
     /// The request target as the client sent it; the first line if the request could not be parsed.
@@ -88,6 +90,7 @@ impl LogLine<'_> {
             format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{time}.{milliseconds:03}Z\""),
         );
         put(out, format_args!(",\"client\":\"{}\"", self.client));
+        json_string(out, "host", self.host);
         json_string(out, "method", Some(self.method));
         match self.method {
             b"" => json_string(out, "line", Some(self.target)),
@@ -221,6 +224,7 @@ pub(super) mod tests {
         LogLine {
             client: "192.0.2.7:40000".parse().unwrap(),
             time_ms: 971_211_336_042,
+            host: Some(b"example.com:8080"),
             method: b"GET",
             target: b"/a.html?x=1",
             version: "HTTP/1.1",
@@ -250,6 +254,7 @@ pub(super) mod tests {
             serde_json::from_str(&formatted(&line(), LogFormat::Json)).unwrap();
         assert_eq!(json["time"], "2000-10-10T20:55:36.042Z");
         assert_eq!(json["client"], "192.0.2.7:40000");
+        assert_eq!(json["host"], "example.com:8080");
         assert_eq!(
             (&json["status"], &json["bytes"]),
             (&200.into(), &2326.into())
@@ -277,6 +282,7 @@ pub(super) mod tests {
             target: b"GET /\x1b\"x HTTP/1.1",
             version: "",
             status: 400,
+            host: None,
             referer: None,
             user_agent: None,
             reason: Some("no Host"),
@@ -292,8 +298,12 @@ pub(super) mod tests {
             serde_json::from_str(&formatted(&rejected, LogFormat::Json)).unwrap();
         assert_eq!(json["line"], "GET /\u{1b}\"x HTTP/1.1");
         assert_eq!(
-            (&json["reason"], &json["target"]),
-            (&"no Host".into(), &serde_json::Value::Null)
+            (&json["reason"], &json["target"], &json["host"]),
+            (
+                &"no Host".into(),
+                &serde_json::Value::Null,
+                &serde_json::Value::Null
+            )
         );
     }
 
@@ -321,6 +331,7 @@ pub(super) mod tests {
     fn log_line_fits_in_a_packet_when_every_value_is_long_and_escaped() {
         let long = [0u8; 20_000];
         let line = LogLine {
+            host: Some(&long),
             target: &long,
             referer: Some(&long),
             user_agent: Some(&long),

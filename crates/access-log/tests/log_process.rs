@@ -48,6 +48,7 @@ fn send(socket: &OwnedFd, target: &str) {
     let line = LogLine {
         client: "127.0.0.1:1".parse().unwrap(),
         time_ms: 0,
+        host: None,
         method: b"GET",
         target: target.as_bytes(),
         version: "HTTP/1.1",

@@ -43,11 +43,16 @@ fn introduction(topic: Topic) -> Option<&'static str> {
             "Each `[[host]]` table is a virtual host. It inherits from the top level what it leaves out. \
              The first host is the default; a `root` at the top level makes a default host of its own."
         }
-        Topic::Header => "Each `[[header]]` table adds one header to the responses below a path.",
+        Topic::Header => {
+            "Each `[[header]]` table is a rule: it changes one header of the responses that match. At the top level it is \
+             for every host, as `[[host.header]]` for the host above it. Rules apply from the most general to the most \
+             exact, so the more exact one wins. More exact is a rule of the host, then the longer prefix, the longer \
+             suffix, a media type, fewer statuses, the later rule."
+        }
         Topic::Location => {
             "Each `[[location]]` table sends the requests of some paths to a handler. At the top level it applies \
              to every host, as `[[host.location]]` to the host above it. It needs `prefix` or `suffix`, and exactly \
-             one handler: `files`, `cgi`, `direct`, `fastcgi`, `scgi`, `proxy` or `application`."
+             one handler: `files`, `cgi`, `direct`, `fastcgi`, `scgi`, `proxy`, `redirect` or `application`."
         }
         _ => return None,
     })

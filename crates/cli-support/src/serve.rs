@@ -261,6 +261,10 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
         warn(&warning.to_string());
     }
     if arguments.run.check {
+        // A warning only: the server that is to be restarted with this configuration may have them.
+        for problem in headway_server::unavailable_addresses(&config) {
+            warn(&problem.to_string());
+        }
         return print(&config, arguments.run.json);
     }
     // Where the limit cannot be raised, workers pause accepting when they reach it.

@@ -33,8 +33,8 @@ const USAGE_ERRORS: &[(&[&str], &str)] = &[
     ),
     (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
     (
-        &["serve", "--listen", "localhost:80"],
-        "host names are not looked up",
+        &["serve", "--listen", "example.com:80"],
+        "no host name but localhost",
     ),
     (
         &["serve", "--log-format", "xml", "--log", "x"],
@@ -198,6 +198,21 @@ fn check_prints_effective_settings_when_the_configuration_is_valid() {
         (&json["workers"], &json["listen"][0]),
         (&1.into(), &"127.0.0.1:8081".into())
     );
+}
+
+#[test]
+fn check_warns_when_a_port_is_in_use() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (code, _, err) = run(&["serve", "--check", "--port", &port]);
+    assert_eq!(code, 0, "{err}");
+    let expected = format!("headway: warning: listen: bind(127.0.0.1:{port}): EADDRINUSE: ");
+    assert!(err.contains(&expected), "{err}");
+    let (code, _, err) = run(&["serve", "--check", "--port", "0", "--status", &port]);
+    assert!(code == 0 && err.contains("warning: status: bind("), "{err}");
+    drop(taken);
+    let (_, _, err) = run(&["serve", "--check", "--port", &port]);
+    assert!(!err.contains("EADDRINUSE"), "{err}");
 }
 
 #[test]

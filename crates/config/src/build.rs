@@ -94,7 +94,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         temp_directory: temp_directory(&from.temp_directory, to),
         program_user: program_user(&from.program_user, to),
         server_header: headers::server(from, to),
-        headers: headers::extra(from, to),
+        headers: headers::rules(&from.header, to),
         mime_types: headers::mime_types(from, to),
         log: log(from, to),
         status: from.status.as_ref().map(|status| status.get_ref().0),

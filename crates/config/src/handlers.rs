@@ -12,13 +12,14 @@ use super::hosts::lasting_path;
 use super::keys::Setting;
 use super::locations::{Cgi, HandlerConfig, NamedApplication};
 use super::ranges::{span, value};
+use super::redirect::redirect;
 use super::research::{ResearchSettings, prefixes};
 use super::settings::{LocationSettings, Settings};
 use super::units::OneOrMany;
 use super::upstreams::{Protocol, upstreams};
 use crate::extensions::KnownApplications;
 
-const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], fastcgi, scgi, proxy, application = \"NAME\" and files = true";
+const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], fastcgi, scgi, proxy, redirect = \"/new/*\", application = \"NAME\" and files = true";
 
 /// Returns the handler; `None` if it is wrong.
 pub(super) fn kind(
@@ -75,6 +76,10 @@ pub(super) fn kind(
             false => HandlerConfig::Direct(command),
         });
     }
+    if let Some(item) = &own.redirect {
+        reject_root(key, own, "redirect has no root; remove it", to);
+        return redirect(key, own, item.get_ref(), to).map(HandlerConfig::Redirect);
+    }
     if name == "files" {
         let problem = "files are served from the root of the host; remove it";
         reject_root(key, own, problem, to);
@@ -96,6 +101,7 @@ fn written(own: &LocationSettings) -> Vec<&'static str> {
         ("fastcgi", own.fastcgi.is_some()),
         ("scgi", own.scgi.is_some()),
         ("proxy", own.proxy.is_some()),
+        ("redirect", own.redirect.is_some()),
         ("application", own.application.is_some()),
         ("files", value(&own.files).unwrap_or(false)),
     ]
@@ -170,9 +176,11 @@ pub(super) fn check_foreign_settings(
         ("trust-forwarded", span(&own.trust_forwarded)),
         ("preserve-host", span(&own.preserve_host)),
         ("escaped-slashes", span(&own.escaped_slashes)),
+        ("strip-prefix", span(&own.strip_prefix)),
     ];
     let of_cgi = [("streams", span(&own.streams))];
     let of_gateways = [("authorization", span(&own.authorization))];
+    let of_redirects = [("redirect-status", span(&own.redirect_status))];
     let of_whole_bodies = [("request-buffering", span(&own.request_buffering))];
     let whole_bodies = (
         &of_whole_bodies[..],
@@ -185,17 +193,22 @@ pub(super) fn check_foreign_settings(
     let proxies = (&of_proxies[..], "only for proxy");
     let cgi = (&of_cgi[..], "only for cgi");
     let gateways = (&of_gateways[..], "only for cgi, fastcgi and scgi");
-    let foreign = match kind {
+    let redirects = (&of_redirects[..], "only for redirect");
+    let mut foreign = match kind {
         HandlerConfig::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
         HandlerConfig::Upstreams(_) => vec![proxies, cgi],
         HandlerConfig::Cgi(_) => vec![upstreams_alone, proxies],
         HandlerConfig::Files
         | HandlerConfig::Direct(_)
         | HandlerConfig::Pipe(_)
-        | HandlerConfig::Application(_) => {
+        | HandlerConfig::Application(_)
+        | HandlerConfig::Redirect(_) => {
             vec![upstreams_alone, proxies, cgi, gateways, whole_bodies]
         }
     };
+    if !matches!(kind, HandlerConfig::Redirect(_)) {
+        foreign.push(redirects);
+    }
     for (settings, problem) in foreign {
         for (name, position) in settings.iter().filter(|(_, position)| position.is_some()) {
             to.usage_error(&format!("{key}.{name}"), position.clone(), problem.into());

@@ -102,7 +102,7 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
     ),
     (
         &["addheader", "headers", "field", "moreheaders"],
-        "write a [[header]] table with prefix, name and value",
+        "write a [[header]] table with prefix, name and value; it sets the header unless action is append or remove",
     ),
     (
         &[
@@ -207,7 +207,7 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
     (&["include"], "not supported; write everything in one file"),
     (
         &["rewrite", "return", "redirect", "tryfiles", "rewriterule"],
-        "redirects and rewrites are not supported",
+        "write redirect = \"/new/*\" in a [[location]]; paths are not rewritten",
     ),
     (
         &["allow", "deny", "authbasic", "auth"],

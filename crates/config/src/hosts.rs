@@ -10,7 +10,7 @@ use super::error::Findings;
 use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
-use super::{Host, Location, locations};
+use super::{Host, Location, headers, locations};
 use crate::extensions::KnownApplications;
 
 const NAME_BYTES_MAX: usize = 253;
@@ -90,6 +90,7 @@ fn host(
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
         },
         locations,
+        headers: headers::rules(&own.header, to),
     }
 }
 

@@ -27,6 +27,7 @@ mod error;
 mod extensions;
 mod memory;
 mod ranges;
+mod redirect;
 mod strategy;
 mod accept;
 mod build;
@@ -36,6 +37,7 @@ mod hosts;
 mod handlers;
 mod locations;
 mod upstreams;
+mod header_rule;
 mod headers;
 mod hints;
 mod print;
@@ -46,8 +48,10 @@ pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
 pub use files::{EtagSource, Symlinks};
+pub use header_rule::{HeaderAction, HeaderRule, Statuses};
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
+pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, SendMethod};
@@ -155,8 +159,8 @@ pub struct Config {
     pub program_user: Option<Account>,
     /// Value of the `Server` header; `None` omits it.
     pub server_header: Option<String>,
-    /// Response headers to add, by path prefix.
-    pub headers: Vec<ExtraHeader>,
+    /// Rules for response headers of all hosts, in the order of the file.
+    pub headers: Vec<HeaderRule>,
     /// Media types by file name extension (without the dot), in addition to the built-in table.
     pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
@@ -316,17 +320,9 @@ pub struct Host {
     /// Paths that a handler answers, including those of the top level.
     #[serde(default)]
     pub locations: Vec<Location>,
-}
-
-/// A header added to every response whose path begins with `prefix`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExtraHeader {
-    /// The path prefix, with its leading slash.
-    pub prefix: String,
-    /// Name of the header.
-    pub name: String,
-    /// Value of the header.
-    pub value: String,
+    /// Rules for response headers of this host; those of the top level apply before them.
+    #[serde(default)]
+    pub headers: Vec<HeaderRule>,
 }
 
 /// The access log.

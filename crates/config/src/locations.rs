@@ -16,6 +16,7 @@ use super::error::Findings;
 use super::handlers::{check_foreign_settings, kind};
 use super::keys::Setting;
 use super::ranges::{number, size, span, time, value};
+use super::redirect::Redirect;
 use super::settings::{LocationSettings, Settings};
 use super::upstreams::{Protocol, Upstreams};
 use crate::extensions::KnownApplications;
@@ -114,6 +115,8 @@ pub enum HandlerConfig {
     Upstreams(Upstreams),
     /// An application inside the worker.
     Application(NamedApplication),
+    /// A redirect to elsewhere.
+    Redirect(Redirect),
 }
 
 /// An application that the program contains; its documents are those of the host.
@@ -192,7 +195,9 @@ impl Location {
     /// Whether the `Authorization` header is passed on.
     pub fn passes_authorization(&self) -> bool {
         match &self.handler {
-            HandlerConfig::Files | HandlerConfig::Application(_) => false,
+            HandlerConfig::Files | HandlerConfig::Application(_) | HandlerConfig::Redirect(_) => {
+                false
+            }
             HandlerConfig::Cgi(cgi) => cgi.authorization,
             // The program has its own environment, which no other process shows.
             HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
@@ -229,9 +234,10 @@ impl Location {
     /// Whether the location needs the spawner.
     pub fn needs_spawner(&self) -> bool {
         match &self.handler {
-            HandlerConfig::Files | HandlerConfig::Upstreams(_) | HandlerConfig::Application(_) => {
-                false
-            }
+            HandlerConfig::Files
+            | HandlerConfig::Upstreams(_)
+            | HandlerConfig::Application(_)
+            | HandlerConfig::Redirect(_) => false,
             HandlerConfig::Cgi(cgi) => !cgi.fork_in_server,
             HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => true,
         }
@@ -240,9 +246,10 @@ impl Location {
     /// Whether the response passes through the server, so that the server can send something else.
     pub fn reads_responses(&self) -> bool {
         match self.handler {
-            HandlerConfig::Files | HandlerConfig::Direct(_) | HandlerConfig::Application(_) => {
-                false
-            }
+            HandlerConfig::Files
+            | HandlerConfig::Direct(_)
+            | HandlerConfig::Application(_)
+            | HandlerConfig::Redirect(_) => false,
             HandlerConfig::Cgi(_) | HandlerConfig::Pipe(_) | HandlerConfig::Upstreams(_) => true,
         }
     }
@@ -335,7 +342,7 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     all.map(|location| {
         let many = location.concurrency as usize;
         match &location.handler {
-            HandlerConfig::Files | HandlerConfig::Application(_) => 0,
+            HandlerConfig::Files | HandlerConfig::Application(_) | HandlerConfig::Redirect(_) => 0,
             HandlerConfig::Cgi(_) | HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_PER_PROGRAM)
             }
@@ -352,7 +359,7 @@ pub(super) fn buffer_files(hosts: &[Host], nofile: u64) -> usize {
     let has_handlers = all.any(|location| {
         !matches!(
             location.handler,
-            HandlerConfig::Files | HandlerConfig::Application(_)
+            HandlerConfig::Files | HandlerConfig::Application(_) | HandlerConfig::Redirect(_)
         )
     });
     match has_handlers {

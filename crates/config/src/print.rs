@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use super::units::{AcceptBatch, Bytes, Millis};
 use super::{
-    Cgi, Config, HandlerConfig, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol,
-    ResearchConfig, Upstreams,
+    Cgi, Config, HandlerConfig, HeaderAction, HeaderRule, HelperBackend, Host, Location, LogFormat,
+    PathMatch, Protocol, ResearchConfig, Upstreams,
 };
 
 impl Config {
@@ -184,15 +184,29 @@ impl Config {
                 writeln!(out, "{} = {}", quoted(extension), quoted(kind))?;
             }
         }
-        for field in &self.headers {
-            let (prefix, name) = (quoted(&field.prefix), quoted(&field.name));
-            let value = quoted(&field.value);
-            writeln!(
-                out,
-                "\n[[header]]\nprefix = {prefix}\nname = {name}\nvalue = {value}"
-            )?;
-        }
+        (self.headers.iter()).try_for_each(|rule| write_header_rule(out, "header", rule))?;
         self.hosts.iter().try_for_each(|host| write_host(out, host))
+    }
+}
+
+fn write_header_rule(out: &mut String, table: &str, rule: &HeaderRule) -> fmt::Result {
+    writeln!(out, "\n[[{table}]]\nprefix = {}", quoted(&rule.prefix))?;
+    for (key, value) in [
+        ("suffix", &rule.suffix),
+        ("content-type", &rule.content_type),
+    ] {
+        if !value.is_empty() {
+            writeln!(out, "{key} = {}", quoted(value))?;
+        }
+    }
+    writeln!(out, "when = {}", list(rule.when.iter()))?;
+    writeln!(out, "action = {}", quoted(rule.action))?;
+    writeln!(out, "name = {}", quoted(&rule.name))?;
+    match rule.action {
+        HeaderAction::Remove => Ok(()),
+        HeaderAction::Set | HeaderAction::Append => {
+            writeln!(out, "value = {}", quoted(&rule.value))
+        }
     }
 }
 
@@ -212,6 +226,8 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     };
     let pages: Vec<String> = host.error_pages.iter().map(page).collect();
     writeln!(out, "error-pages = {{ {} }}", pages.join(", "))?;
+    let mut headers = host.headers.iter();
+    headers.try_for_each(|rule| write_header_rule(out, "host.header", rule))?;
     let mut locations = host.locations.iter();
     locations.try_for_each(|location| write_location(out, location))
 }
@@ -229,6 +245,10 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
             writeln!(out, "direct = {}", list(command.iter()))?;
         }
         HandlerConfig::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
+        HandlerConfig::Redirect(redirect) => {
+            writeln!(out, "redirect = {}", quoted(redirect.written()))?;
+            writeln!(out, "redirect-status = {}", redirect.status)?;
+        }
         HandlerConfig::Application(application) => {
             writeln!(out, "application = {}", quoted(&application.name))?;
             if application.directory.is_absolute() {
@@ -312,7 +332,9 @@ fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
     writeln!(out, "upgrade-timeout = \"{idle}\"")?;
     writeln!(out, "trust-forwarded = {}", upstreams.trust_forwarded)?;
     writeln!(out, "preserve-host = {}", upstreams.preserve_host)?;
-    writeln!(out, "escaped-slashes = {}", upstreams.escaped_slashes)
+    writeln!(out, "escaped-slashes = {}", upstreams.escaped_slashes)?;
+    let strips = !upstreams.strip.is_empty();
+    writeln!(out, "strip-prefix = {strips}")
 }
 
 impl Display for LogFormat {

@@ -14,7 +14,10 @@ use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
-use super::{EarlyReject, EtagSource, ListenerMode, LogFormat, SendMethod, Streams, Symlinks};
+use super::{
+    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, SendMethod, Statuses, Streams,
+    Symlinks,
+};
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
 
@@ -40,8 +43,8 @@ table! {
         /// Address to listen on.
         ///
         /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine
-        /// only).
-        listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::1]:80\"]";
+        /// only). `[::]:8080` is all IPv6 addresses and no IPv4 address; for both, list both.
+        listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::]:80\"]";
         /// Worker processes.
         ///
         /// Each has its own event loop and caches.
@@ -242,7 +245,7 @@ table! {
 
         /// Virtual hosts.
         host: Tables<HostSettings>, Host, "none", "[[host]]";
-        /// Response headers to add, by path.
+        /// Rules for response headers.
         header: Tables<HeaderSettings>, Header, "none", "[[header]]";
         /// Paths that a handler answers, on every host.
         location: Tables<LocationSettings>, Location, "none", "[[location]]";
@@ -272,6 +275,8 @@ table! {
         error_pages: BTreeMap<String, PathBuf>, Host, "that of the top level", "{ 404 = \"errors/404.html\" }";
         /// Paths that a handler answers, on this host.
         location: Tables<LocationSettings>, Host, "those of the top level", "[[host.location]]";
+        /// Rules for response headers, on this host.
+        header: Tables<HeaderSettings>, Host, "those of the top level", "[[host.header]]";
     }
 }
 
@@ -296,6 +301,15 @@ table! {
         scgi: OneOrMany<String>, Location, "no upstream", "\"127.0.0.1:4000\"";
         /// HTTP upstreams (reverse proxy).
         proxy: OneOrMany<String>, Location, "no upstream", "[\"127.0.0.1:3000\", \"127.0.0.1:3001\"]";
+        /// Path or URL to redirect to.
+        ///
+        /// A final * stands for the rest of the path and the query. Behind other targets nothing is
+        /// appended.
+        redirect: String, Location, "no redirect", "\"https://www.example.com/*\"";
+        /// Status of the redirect: 301, 302, 303, 307 or 308.
+        ///
+        /// Browsers keep 301 and 308 for long.
+        redirect_status: u32, Location, "302", "301";
         /// Application inside the server, by name.
         ///
         /// `headway` contains none. `headway-lab serve` has those of experiments.
@@ -368,6 +382,8 @@ table! {
         preserve_host: bool, Upstreams, "true", "false";
         /// Pass paths with an escaped slash (%2F) to the upstream; otherwise they get 404. Only proxy.
         escaped_slashes: bool, Upstreams, "true", "false";
+        /// Pass the path without the prefix of the location, which is in X-Forwarded-Prefix. Only proxy.
+        strip_prefix: bool, Upstreams, "false", "true";
     }
 }
 
@@ -376,9 +392,22 @@ table! {
     HeaderSettings, "header" {
         /// Responses whose path begins so.
         prefix: String, Header, "/", "\"/assets/\"";
+        /// Responses whose path ends so.
+        suffix: String, Header, "any end", "\".js\"";
+        /// Responses with this media type, or with any of a kind: image/*.
+        content_type: String, Header, "any type", "\"text/html\"";
+        /// Responses with these statuses: success, error, any, a class such as 4xx, or a number.
+        ///
+        /// success is 200 to 399, so also redirects and 304. error is 400 to 599.
+        when: OneOrMany<Statuses>, Header, "success", "[\"404\", \"5xx\"]";
+        /// What to do with the header: set, append or remove.
+        ///
+        /// set replaces the value of an upstream, a program or a more general rule. append adds a
+        /// line to theirs.
+        action: HeaderAction, Header, "set", "\"append\"";
         /// Name of the header.
         name: String, Header, "it is required", "\"Cache-Control\"";
-        /// Value of the header.
+        /// Value of the header; none for remove.
         value: String, Header, "it is required", "\"max-age=3600\"";
     }
 }

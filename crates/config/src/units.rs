@@ -222,14 +222,14 @@ impl FromStr for ListenAddress {
                 .ok()
                 .map(|port| ListenAddress(SocketAddr::new(IpAddr::V4(address), port)))
         };
-        let parsed = match text.strip_prefix(':') {
-            Some(port) => on(Ipv4Addr::UNSPECIFIED, port),
-            None => on(Ipv4Addr::LOCALHOST, text),
+        let parsed = match (text.strip_prefix(':'), text.strip_prefix("localhost:")) {
+            (Some(port), _) => on(Ipv4Addr::UNSPECIFIED, port),
+            (None, local) => on(Ipv4Addr::LOCALHOST, local.unwrap_or(text)),
         };
         parsed.ok_or_else(|| {
             format!(
                 "`{text}` is not an address to listen on; write 127.0.0.1:8080, [::1]:8080, \
-                 :8080 (all IPv4 addresses) or 8080 (this machine only); host names are not looked up"
+                 :8080 (all IPv4 addresses) or 8080 (this machine only); no host name but localhost"
             )
         })
     }
@@ -339,6 +339,7 @@ mod tests {
             (":8080", "0.0.0.0:8080"),
             ("8080", "127.0.0.1:8080"),
             ("127.0.0.1:0", "127.0.0.1:0"),
+            ("localhost:8080", "127.0.0.1:8080"),
         ];
         for (text, expected) in cases {
             assert_eq!(
@@ -346,7 +347,16 @@ mod tests {
                 expected
             );
         }
-        for text in ["localhost:80", "127.0.0.1", "70000", ":", "", "::1:80x"] {
+        for text in [
+            "localhost:",
+            "localhost",
+            "example.com:80",
+            "127.0.0.1",
+            "70000",
+            ":",
+            "",
+            "::1:80x",
+        ] {
             assert!(text.parse::<ListenAddress>().is_err(), "{text}");
         }
     }

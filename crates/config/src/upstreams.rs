@@ -71,6 +71,9 @@ pub struct Upstreams {
     pub preserve_host: bool,
     /// Whether a path with an escaped slash is passed on.
     pub escaped_slashes: bool,
+    /// What of the path is not passed on: the prefix without its final slash, or nothing.
+    #[serde(default)]
+    pub strip: String,
 }
 
 impl Upstreams {
@@ -146,7 +149,25 @@ pub(super) fn upstreams(
         trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
         preserve_host: value(&own.preserve_host).unwrap_or(true),
         escaped_slashes: proxies && value(&own.escaped_slashes).unwrap_or(true),
+        strip: match proxies && value(&own.strip_prefix).unwrap_or(false) {
+            true => stripped_prefix(&name("strip-prefix"), own, to),
+            false => String::new(),
+        },
     })
+}
+
+/// Returns the prefix without its final slash. It may have no byte that could be escaped in a request.
+fn stripped_prefix(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> String {
+    let prefix = own.prefix.as_ref().map_or("", |prefix| prefix.get_ref());
+    let is_unreserved =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/');
+    let problem = match prefix.trim_end_matches('/') {
+        "" => "it needs a prefix, such as /app/; remove it",
+        some if some.bytes().all(is_unreserved) => return some.into(),
+        _ => "the prefix may have letters, digits, slashes and -._~ only",
+    };
+    to.usage_error(key, span(&own.strip_prefix), problem.into());
+    String::new()
 }
 
 /// Returns how many idle connections to each upstream are kept, and whether they also carry

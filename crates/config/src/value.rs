@@ -11,7 +11,9 @@ use toml::de::{DeInteger, DeValue};
 use super::error::Findings;
 use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
-use super::{EarlyReject, EtagSource, ListenerMode, LogFormat, Streams, Symlinks};
+use super::{
+    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, Statuses, Streams, Symlinks,
+};
 
 /// The description of a type of setting, for messages, help and the reference.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +198,8 @@ texts! {
     AcceptBatch: "number or \"auto\"", "N|auto", "", TextOrNumber, "a number or \"auto\"";
     ListenAddress: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
     EtagSource: "choice", "mtime-size|inode|content", "", Text, "\"mtime-size\", \"inode\" or \"content\"";
+    HeaderAction: "choice", "set|append|remove", "", Text, "\"set\", \"append\" or \"remove\"";
+    Statuses: "status", "STATUS", "", TextOrNumber, "\"success\", \"error\", \"any\", a class such as \"4xx\", or a status such as 404";
     Symlinks: "choice", "inside|owner|none|any", "", Text, "\"inside\", \"owner\", \"none\" or \"any\"";
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";

@@ -12,6 +12,7 @@ use std::path::Path;
 use crate::{HERE, RESEARCH_SERVER};
 
 mod mistakes;
+mod mistakes_of_tables;
 mod reference;
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
@@ -282,7 +283,10 @@ fn effective_settings_are_the_same_when_read_back() {
         buffer-disk-max = 0\ndefer-accept = false\nresearch.preset = \"no-mmap\"\nhelpers = \"2-5\"\n\
         [mime-types]\nmd = \"text/markdown\"\n[error-pages]\n404 = \"404.html\"\n\
         [[header]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\
-        [[host]]\nroot = \".\"\n[[host]]\nnames = \"x\"\nroot = \".\"\nindex = []";
+        [[header]]\nsuffix = \".js\"\ncontent-type = \"TEXT/*\"\nwhen = [404, \"5xx\", \"success\"]\n\
+        name = \"X\"\naction = \"remove\"\n\
+        [[host]]\nroot = \".\"\n[[host]]\nnames = \"x\"\nroot = \".\"\nindex = []\n\
+        [[host.header]]\nwhen = \"any\"\naction = \"append\"\nname = \"Y\"\nvalue = \"z\"";
     let path = directory.path().join("headway.toml");
     let settings = Settings::from_toml_with(text, &path, RESEARCH_SERVER).unwrap();
     let config = Config::check(&settings, None, &HERE).unwrap().config;

@@ -134,6 +134,8 @@ pub enum Delegate {
     Listing,
     /// The redirect of a directory to its path with a final slash.
     Redirect,
+    /// The redirect of this location.
+    RedirectOf(usize),
     /// The embedded application at this location.
     Application(usize),
 }

@@ -239,7 +239,7 @@ const FORWARDING: Forwarding<'static> = Forwarding {
     authority: b"back:81",
     keeps_host: true,
     via: b"headway",
-    target: None,
+    strip: b"",
     keep: true,
     upgrades: true,
 };

@@ -15,7 +15,7 @@ fn forwarding() -> Forwarding<'static> {
         authority: b"back:81",
         keeps_host: true,
         via: b"headway",
-        target: None,
+        strip: b"",
         keep: true,
         upgrades: true,
     }
@@ -228,11 +228,61 @@ fn request_target_is_converted_to_origin_form() {
         let bytes = format!("{target} HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(line(&bytes, &forwarding()), expected);
     }
-    let other = Forwarding {
-        target: Some(b"/b?c"),
+}
+
+#[test]
+fn prefix_is_stripped_from_the_normal_form_of_the_path() {
+    let stripping = Forwarding {
+        strip: b"/app",
         ..forwarding()
     };
-    assert_eq!(line("GET /a HTTP/1.0\r\n\r\n", &other), "GET /b?c HTTP/1.1");
+    let head = |target: &str, fields: &str, forwarding: &Forwarding<'_>| {
+        let bytes = format!("GET {target} HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
+        codec(bytes.as_bytes(), forwarding, None)
+            .map(|codec| String::from_utf8(codec.unsent().to_vec()).unwrap())
+    };
+    for (target, expected) in [
+        ("/app/a?b", "/a?b"),
+        ("/app", "/"),
+        ("/app?x", "/?x"),
+        ("/app/", "/"),
+        ("/x/..//app//a%20b", "/a%20b"),
+        ("/%61pp/app/a", "/app/a"),
+        ("http://x/app//evil.example/", "/evil.example/"),
+    ] {
+        let head = head(target, "", &stripping).unwrap();
+        let line = format!("GET {expected} HTTP/1.1");
+        assert_eq!(head.lines().next(), Some(&*line), "{target}");
+        assert!(head.contains("\r\nX-Forwarded-Prefix: /app\r\n"), "{head}");
+    }
+    for target in ["/apple", "/other", "/app%2Fa"] {
+        let refused = head(target, "", &stripping);
+        assert_eq!(refused, Err(Unforwardable::Target), "{target}");
+    }
+    let claimed = "x_forwarded-PREFIX: /evil\r\nX-Forwarded-Prefix: /front/\r\n";
+    let untrusted = head("/app/", claimed, &stripping).unwrap();
+    assert!(
+        untrusted.contains("\r\nX-Forwarded-Prefix: /app\r\n"),
+        "{untrusted}"
+    );
+    assert!(
+        !untrusted.contains("evil") && !untrusted.contains("front"),
+        "{untrusted}"
+    );
+    let trusting = Forwarding {
+        trusts_client: true,
+        ..stripping
+    };
+    let trusted = head("/app/", claimed, &trusting).unwrap();
+    assert!(
+        trusted.contains("\r\nX-Forwarded-Prefix: /front/app\r\n"),
+        "{trusted}"
+    );
+    let passed_on = head("/app/", claimed, &forwarding()).unwrap();
+    assert!(
+        passed_on.contains("\r\nX-Forwarded-Prefix: /front/\r\n"),
+        "{passed_on}"
+    );
 }
 
 #[test]
@@ -294,17 +344,6 @@ fn connect_trace_loops_and_max_forwards_zero_are_not_forwarded() {
         ),
     ] {
         assert_eq!(refused(bytes, &forwarding()), expected, "{bytes:?}");
-    }
-    for target in ["", "b", "/a b", "/a\r\nB: c", "/a#b"] {
-        let odd = Forwarding {
-            target: Some(target.as_bytes()),
-            ..forwarding()
-        };
-        assert_eq!(
-            refused("GET / HTTP/1.0\r\n\r\n", &odd),
-            Err(Unforwardable::Target),
-            "{target:?}"
-        );
     }
     let options = "OPTIONS / HTTP/1.1\r\nHost: x\r\nMax_Forwards: 9\r\nMax-Forwards: 7\r\n\r\n";
     let head = request_head(options, &forwarding());

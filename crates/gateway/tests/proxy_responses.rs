@@ -30,7 +30,7 @@ fn codec_for(bytes: &str, body: Body) -> ProxyCodec {
         authority: b"back",
         keeps_host: true,
         via: b"headway",
-        target: None,
+        strip: b"",
         keep: true,
         upgrades: true,
     };

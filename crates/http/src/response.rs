@@ -29,6 +29,8 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 #[must_use = "the head is complete only after end()"]
 pub struct HeadWriter<'o> {
     out: &'o mut Vec<u8>,
+    /// Where the status line begins.
+    start: usize,
 }
 
 impl<'o> HeadWriter<'o> {
@@ -37,15 +39,47 @@ impl<'o> HeadWriter<'o> {
     /// RFC 9110 section 2.5 wants HTTP/1.1 also towards a client of HTTP/1.0: the version states
     /// what the sender supports, not what the message uses.
     pub fn new(out: &'o mut Vec<u8>, version: Version, status: Status) -> HeadWriter<'o> {
+        let start = out.len();
         out.extend_from_slice(version.as_str().as_bytes());
         out.extend_from_slice(status.line().as_bytes());
-        HeadWriter { out }
+        HeadWriter { out, start }
     }
 
-    /// Continues a header whose status line, and perhaps some fields, are in `out` already: for
-    /// statuses that this crate does not define.
+    /// Continues a header whose status line, and perhaps some fields, are in `out` already, and
+    /// nothing before them: for statuses that this crate does not define.
     pub fn resume(out: &'o mut Vec<u8>) -> HeadWriter<'o> {
-        HeadWriter { out }
+        HeadWriter { out, start: 0 }
+    }
+
+    /// The status; 0 if the status line is not one of HTTP/1.
+    pub fn status(&self) -> u16 {
+        let code = self.out[self.start..].get(9..12).and_then(crate::decimal);
+        code.map_or(0, |code| code as u16)
+    }
+
+    /// The value of a field that has been written; the first if there are several.
+    pub fn value(&self, name: &str) -> Option<&[u8]> {
+        let mut lines = &self.out[self.start..];
+        while let Some(length) = line_length(lines) {
+            let (line, rest) = lines.split_at(length);
+            if let Some(value) = value_in(line, name) {
+                return Some(value);
+            }
+            lines = rest;
+        }
+        None
+    }
+
+    /// Removes all lines of a field that have been written.
+    pub fn remove(self, name: &str) -> Self {
+        let mut at = self.start;
+        while let Some(length) = line_length(&self.out[at..]) {
+            match value_in(&self.out[at..at + length], name) {
+                Some(_) => drop(self.out.drain(at..at + length)),
+                None => at += length,
+            }
+        }
+        self
     }
 
     /// Adds a field, or leaves it out if it cannot be written safely.
@@ -132,11 +166,26 @@ pub fn field_lines<N: AsRef<str>, V: AsRef<[u8]>>(
     fields: impl IntoIterator<Item = (N, V)>,
 ) -> FieldLines {
     let mut out = Vec::new();
-    let mut writer = HeadWriter { out: &mut out };
+    let mut writer = HeadWriter {
+        out: &mut out,
+        start: 0,
+    };
     for (name, value) in fields {
         writer = writer.field(name.as_ref(), value);
     }
     FieldLines(out)
+}
+
+/// The length of the first line with its end.
+fn line_length(bytes: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, b"\r\n").map(|at| at + 2)
+}
+
+/// The value in a line as [`HeadWriter::field`] writes it, if it is of this field.
+fn value_in<'l>(line: &'l [u8], name: &str) -> Option<&'l [u8]> {
+    let (own, rest) = line.split_at_checked(name.len())?;
+    let value = rest.strip_prefix(b": ")?.strip_suffix(b"\r\n")?;
+    own.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
 }
 
 /// `bytes 0-499/1234`
@@ -254,6 +303,30 @@ mod tests {
         let mut out = b"HTTP/1.1 299 Fine\r\nA: b\r\n".to_vec();
         HeadWriter::resume(&mut out).field("C", "d").end();
         assert_eq!(out, b"HTTP/1.1 299 Fine\r\nA: b\r\nC: d\r\n\r\n");
+    }
+
+    #[test]
+    fn written_fields_are_found_and_removed() {
+        let mut out = b"Cookie: of an earlier response\r\n".to_vec();
+        let writer = HeadWriter::new(&mut out, Version::Http11, Status::NOT_FOUND)
+            .field("Cookie", "a")
+            .field("Cookies", "b")
+            .field("cookie", "c: d");
+        assert_eq!(writer.status(), 404);
+        assert_eq!(writer.value("COOKIE"), Some(&b"a"[..]));
+        assert_eq!(writer.value("HTTP/1.1 404 Not Found"), None);
+        let writer = writer.remove("cookie");
+        assert_eq!(writer.value("Cookie"), None);
+        writer.remove("Cookie").field("X", "y").end();
+        let expected = "Cookie: of an earlier response\r\nHTTP/1.1 404 Not Found\r\nCookies: b\r\nX: y\r\n\r\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn status_of_a_resumed_header_is_that_of_its_line() {
+        let mut out = b"HTTP/1.1 299 Fine\r\nA: b\r\n".to_vec();
+        assert_eq!(HeadWriter::resume(&mut out).status(), 299);
+        assert_eq!(HeadWriter::resume(&mut Vec::new()).status(), 0);
     }
 
     #[test]

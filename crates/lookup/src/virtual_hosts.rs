@@ -172,6 +172,7 @@ mod tests {
                 symlinks: Default::default(),
                 error_pages: BTreeMap::new(),
                 locations: Vec::new(),
+                headers: Vec::new(),
             })
             .collect();
         VirtualHosts::open(&configs).unwrap()

@@ -152,7 +152,7 @@ impl Counters {
     /// Counts a request that goes to a handler of this kind.
     pub fn count_handler_request(&mut self, handler: &HandlerConfig) {
         let count = match handler {
-            HandlerConfig::Files => return,
+            HandlerConfig::Files | HandlerConfig::Redirect(_) => return,
             HandlerConfig::Cgi(_) => &mut self.handler_requests_cgi,
             HandlerConfig::Direct(_) => &mut self.handler_requests_direct,
             HandlerConfig::Pipe(_) => &mut self.handler_requests_pipe,

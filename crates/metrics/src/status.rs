@@ -1,4 +1,5 @@
-//! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
+//! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus,
+//! `/healthz` and `/readyz` for what restarts a server or sends it requests.
 //!
 //! The server runs in a thread of the master with its own listener, so a scrape costs the workers
 //! one control message, and scrapes at the same time share it. It is for an administrator and a
@@ -70,7 +71,8 @@ impl Pages for StatusPages<'_> {
             b"/" | b"/status" => |all| Page::new("text/html; charset=utf-8", page::render(all)),
             b"/status.json" => json,
             b"/metrics" => |all| Page::new(prometheus::CONTENT_TYPE, prometheus::render(all)),
-            _ => return Page::not_found("/status, /status.json, /metrics\n"),
+            b"/healthz" | b"/readyz" => health,
+            _ => return Page::not_found("/status, /status.json, /metrics, /healthz, /readyz\n"),
         };
         let overview = self.overview.get_or_insert_with(|| {
             let mut overview = (self.request)();
@@ -81,8 +83,18 @@ impl Pages for StatusPages<'_> {
         });
         match overview {
             Some(overview) => render(overview),
+            // Restarted now, it would lose the requests that it still answers.
+            None if path == b"/healthz" => Page::text("stopping\n".into()),
             None => Page::unavailable("the server is stopping\n"),
         }
+    }
+}
+
+/// Whether a worker serves.
+fn health(overview: &Overview) -> Page {
+    match overview.workers.is_empty() {
+        true => Page::unavailable("no worker answers\n"),
+        false => Page::text("ok\n".into()),
     }
 }
 
@@ -112,11 +124,13 @@ mod tests {
         };
         for round in 1..=2 {
             pages.begin_round();
-            for path in ["/metrics", "/status", "/status.json"] {
+            for path in ["/metrics", "/status", "/status.json", "/readyz"] {
                 let page = pages.page(path.as_bytes());
                 assert_eq!(page.status, Status::SERVICE_UNAVAILABLE, "{path}");
                 assert_eq!(requested.get(), round);
             }
+            let page = pages.page(b"/healthz");
+            assert_eq!(page.status, Status::OK, "it may be slow to stop");
         }
         pages.begin_round();
         assert_eq!(pages.page(b"/x").status, Status::NOT_FOUND);

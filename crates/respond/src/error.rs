@@ -24,7 +24,7 @@ pub fn error(
         .field("Content-Type", media)
         .field_u64("Content-Length", page.len() as u64);
     let writer = status_fields(writer, context, status, size);
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     let mut outgoing = Outgoing::new(status.code(), head);
     if !context.head_only {
         outgoing.push(Piece::bytes(page));

@@ -129,7 +129,12 @@ impl<'a> Representation<'a> {
             Some(kept) => accel_redirect::write_passed(writer, kept, described),
             None => writer,
         };
-        context.settings.extra_fields(writer, self.path)
+        let rules = &context.settings.header_rules;
+        if rules.is_empty() {
+            return writer;
+        }
+        let media = rules.needs_media().then(|| self.media(context));
+        rules.apply(writer, self.root, self.path, media.as_deref())
     }
 
     /// Never later than Date (RFC 9110, 8.8.2.1): a clock may have been set back, or the file come from

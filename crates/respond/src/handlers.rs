@@ -82,6 +82,21 @@ impl Route {
         Some((*root, directory))
     }
 
+    /// What follows the prefix in a relative path, without a slash at its begin.
+    pub fn rest<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        let mut rest = match &self.location.path {
+            PathMatch::Prefix(prefix) => {
+                let prefix = prefix.trim_matches('/');
+                path.strip_prefix(prefix.as_bytes()).unwrap_or_default()
+            }
+            PathMatch::Suffix(_) => b"",
+        };
+        while let [b'/', behind @ ..] = rest {
+            rest = behind;
+        }
+        rest
+    }
+
     /// The name of a path below that root.
     pub fn name<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         let name = match (&self.own, &self.location.path) {

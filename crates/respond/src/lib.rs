@@ -16,13 +16,14 @@ mod byte_ranges;
 pub mod handlers;
 mod error;
 mod file;
+mod header_rules;
 pub mod listing;
 mod response_cache;
 
 use std::rc::Rc;
 
-use headway_config::{Config, EtagSource};
-use headway_files::OpenFile;
+use headway_config::{Config, EtagSource, Redirect};
+use headway_files::{OpenFile, RootId};
 use headway_http::conditional::{self, PreconditionResult};
 use headway_http::media::MediaTypes;
 use headway_http::path::normalise;
@@ -30,6 +31,8 @@ use headway_http::response::{FieldLines, HeadWriter, field_lines};
 use headway_http::{Head, Method, Status, Target, Version};
 use headway_request::{Outgoing, Piece, VirtualHost};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+
+use header_rules::HeaderRules;
 
 pub use error::error;
 pub use file::{
@@ -41,8 +44,7 @@ pub use response_cache::ResponseCache;
 /// Settings that all responses share, validated and formatted once.
 pub struct ResponseSettings {
     server: FieldLines,
-    /// Configured headers by path prefix, without the leading slash.
-    extra_fields: Vec<(Vec<u8>, FieldLines)>,
+    header_rules: HeaderRules,
     media: MediaTypes,
     etag: EtagSource,
 }
@@ -50,16 +52,9 @@ pub struct ResponseSettings {
 impl ResponseSettings {
     /// Builds the settings from the configuration.
     pub fn new(config: &Config) -> Self {
-        let extra_fields = config.headers.iter().map(|field| {
-            let prefix = field.prefix.strip_prefix('/').unwrap_or(&field.prefix);
-            (
-                prefix.as_bytes().to_vec(),
-                field_lines([(&field.name, &field.value)]),
-            )
-        });
         Self {
             server: field_lines(config.server_header.iter().map(|value| ("Server", value))),
-            extra_fields: extra_fields.collect(),
+            header_rules: HeaderRules::of(config),
             etag: config.etag,
             media: MediaTypes::new(
                 config
@@ -68,16 +63,6 @@ impl ResponseSettings {
                     .map(|(extension, media)| (extension, media)),
             ),
         }
-    }
-
-    /// Adds the headers configured for a relative path.
-    fn extra_fields<'o>(&self, mut writer: HeadWriter<'o>, path: &[u8]) -> HeadWriter<'o> {
-        for (prefix, lines) in &self.extra_fields {
-            if path.starts_with(prefix) {
-                writer = writer.lines(lines);
-            }
-        }
-        writer
     }
 }
 
@@ -112,6 +97,8 @@ pub struct ResponseContext<'a> {
     pub is_http10: bool,
     /// Whether the method is HEAD: the same headers, no content.
     pub head_only: bool,
+    /// The virtual host.
+    pub host: RootId,
     /// The requested path and query, if the request could be parsed that far.
     pub target: Option<&'a [u8]>,
     /// The value of `Retry-After` in a 503, in seconds.
@@ -131,6 +118,7 @@ impl<'a> ResponseContext<'a> {
         settings: &'a ResponseSettings,
         date: &'a Date,
         head: &Head<'a>,
+        host: RootId,
         keep_alive: bool,
     ) -> Self {
         let target = match head.target {
@@ -144,6 +132,7 @@ impl<'a> ResponseContext<'a> {
             is_http10: head.version == Version::Http10,
             head_only: head.method == Method::Head,
             completes: head.if_range.is_some(),
+            host,
             target,
             retry_after_s: RETRY_AFTER_S,
             allowed: FILE_METHODS,
@@ -163,6 +152,7 @@ impl<'a> ResponseContext<'a> {
             is_http10: false,
             head_only,
             completes: false,
+            host: RootId(0),
             target: None,
             retry_after_s: RETRY_AFTER_S,
             allowed: FILE_METHODS,
@@ -181,13 +171,14 @@ impl<'a> ResponseContext<'a> {
         }
     }
 
-    /// Adds the headers configured for the requested path, where no file says which path it is.
-    fn extra_fields<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
-        if self.settings.extra_fields.is_empty() {
+    /// Applies the header rules of the requested path, where no file says which path it is.
+    fn apply_rules<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
+        let rules = &self.settings.header_rules;
+        if rules.is_empty() {
             return writer;
         }
         match self.target.map(normalise) {
-            Some(Ok(path)) => self.settings.extra_fields(writer, &path.bytes),
+            Some(Ok(path)) => rules.apply(writer, self.host, &path.bytes, None),
             _ => writer,
         }
     }
@@ -229,8 +220,32 @@ pub fn redirect(context: &ResponseContext<'_>, path: &[u8], query: Option<&[u8]>
         .begin(&mut head, Status::MOVED_PERMANENTLY)
         .field("Location", location)
         .field_u64("Content-Length", 0);
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     Outgoing::new(Status::MOVED_PERMANENTLY.code(), head)
+}
+
+/// The redirect of a location. `rest`: what follows its prefix in the path.
+pub fn redirect_to(
+    context: &ResponseContext<'_>,
+    redirect: &Redirect,
+    rest: &[u8],
+    query: Option<&[u8]>,
+) -> Outgoing {
+    let mut location = redirect.target.clone().into_bytes();
+    if redirect.keeps_rest {
+        location.extend_from_slice(encode_path(rest).as_bytes());
+        for part in query.iter().flat_map(|query| [&b"?"[..], *query]) {
+            location.extend_from_slice(part);
+        }
+    }
+    let status = Status::from_code(redirect.status).unwrap_or(Status::FOUND);
+    let mut head = Vec::with_capacity(256);
+    let writer = context
+        .begin(&mut head, status)
+        .field("Location", location)
+        .field_u64("Content-Length", 0);
+    context.apply_rules(writer).end();
+    Outgoing::new(status.code(), head)
 }
 
 /// The methods that static files support.
@@ -246,7 +261,7 @@ pub fn options(context: &ResponseContext<'_>) -> Outgoing {
         .begin(&mut head, Status::OK)
         .field("Allow", context.allowed)
         .field_u64("Content-Length", 0);
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     Outgoing::new(Status::OK.code(), head)
 }
 
@@ -263,7 +278,7 @@ pub fn listing_page(
         PreconditionResult::NotModified => {
             let mut head = Vec::with_capacity(192);
             let writer = context.begin(&mut head, Status::NOT_MODIFIED);
-            context.extra_fields(writer).end();
+            context.apply_rules(writer).end();
             return Outgoing::new(Status::NOT_MODIFIED.code(), head);
         }
         PreconditionResult::PreconditionFailed => {
@@ -276,7 +291,7 @@ pub fn listing_page(
         .begin(&mut head, Status::OK)
         .field("Content-Type", "text/html; charset=utf-8")
         .field_u64("Content-Length", size);
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     let mut outgoing = Outgoing::new(Status::OK.code(), head);
     if !context.head_only && size > 0 {
         outgoing.push(Piece::File(page, 0..size));

@@ -37,7 +37,7 @@ mod worker;
 
 pub use children::Programs;
 pub use collector::OverviewRequester;
-pub use listeners::BindError;
+pub use listeners::{BindError, unavailable_addresses};
 
 use children::ended;
 use collector::Collector;

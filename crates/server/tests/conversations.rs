@@ -71,6 +71,7 @@ areas! {
     methods_are_answered_or_return_405_or_501 = "methods",
     paths_are_normalised_within_the_document_root = "paths",
     missing_permissions_return_403 = "permissions",
+    locations_redirect_elsewhere = "redirects",
     range_requests_return_the_exact_bytes = "ranges",
     request_smuggling_forms_are_rejected = "smuggling",
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headway_test_support::server::{Server, exchange, get, write};
+use rustix::process::{Pid, Signal};
 
 use crate::site::program;
 
@@ -70,6 +71,23 @@ fn labels_are_good(labels: &str) -> bool {
                 .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         })
     })
+}
+
+#[test]
+fn health_is_ok_while_a_worker_answers_and_503_when_none_does() {
+    let server = Server::start_hello(program(), &["--worker-timeout", "0"]);
+    let probes = || ["/healthz", "/readyz"].map(|path| get(&server.status, path).0);
+    assert_eq!(probes(), [200, 200]);
+    let workers = server.children("serve-worker");
+    let signal = |signal| {
+        for worker in workers.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+            rustix::process::kill_process(worker, signal).unwrap();
+        }
+    };
+    signal(Signal::STOP);
+    assert_eq!(probes(), [503, 503]);
+    signal(Signal::CONT);
+    assert_eq!(probes(), [200, 200]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 ///     authority: b"127.0.0.1:8080",
 ///     keeps_host: true,
 ///     via: b"headway",
-///     target: None,
+///     strip: b"",
 ///     keep: true,
 ///     upgrades: true,
 /// };

@@ -34,6 +34,20 @@ pub(super) fn write(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwa
     if let Some(host) = believed(b"x-forwarded-host").or(request.head.host.map(Into::into)) {
         write_field(out, b"X-Forwarded-Host", &host);
     }
+    if !forwarding.strip.is_empty() {
+        write_prefix(out, believed(b"x-forwarded-prefix"), forwarding.strip);
+    }
+}
+
+/// Where the upstream's root is for the client, so that it can make links: behind the prefix of a
+/// proxy in front.
+fn write_prefix(out: &mut Vec<u8>, earlier: Option<Vec<u8>>, own: &[u8]) {
+    let mut prefix = earlier.unwrap_or_default();
+    while prefix.ends_with(b"/") {
+        prefix.pop();
+    }
+    prefix.extend_from_slice(own);
+    write_field(out, b"X-Forwarded-Prefix", &prefix);
 }
 
 /// All values of a field as one list.

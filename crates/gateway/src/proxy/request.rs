@@ -37,8 +37,8 @@ pub struct Forwarding<'c> {
     pub keeps_host: bool,
     /// The server's name in Via, a token.
     pub via: &'c [u8],
-    /// Path and query to request in place of the received ones.
-    pub target: Option<&'c [u8]>,
+    /// What the path begins with and the upstream does not get, such as `/app`; empty for nothing.
+    pub strip: &'c [u8],
     /// Whether the connection should be kept alive.
     pub keep: bool,
     /// Whether a WebSocket may be opened.
@@ -78,9 +78,8 @@ pub enum Unforwardable {
     /// The request has passed this server too often, so it goes in a circle (RFC 9110 section 7.6).
     #[error("the request goes in a circle")]
     Loop,
-    /// The configured target is not a path that fits into a request line, or the received one has
-    /// no normal form.
-    #[error("the target for the upstream is not a path")]
+    /// The path has no normal form, or does not begin with what is to be stripped.
+    #[error("the path is not one for the upstream")]
     Target,
 }
 
@@ -109,7 +108,7 @@ pub fn write_request(
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let host = head.host.filter(|_| forwarding.keeps_host);
     write_field(out, b"Host", host.unwrap_or(forwarding.authority));
-    write_passed(out, request);
+    write_passed(out, request, forwarding);
     if let Some(left) = forwards_left {
         write_field(
             out,
@@ -130,17 +129,26 @@ fn target<'t>(
     request: &Request<'t>,
     forwarding: &Forwarding<'t>,
 ) -> Result<Cow<'t, [u8]>, Unforwardable> {
-    if let Some(target) = forwarding.target {
-        let fits = target.starts_with(b"/")
-            && !target
-                .iter()
-                .any(|byte| byte.is_ascii_control() || matches!(byte, b' ' | b'#'));
-        return fits.then_some(target.into()).ok_or(Unforwardable::Target);
-    }
     match request.head.target {
-        Target::Path(received) => path::escaped(received).map_err(|_| Unforwardable::Target),
+        Target::Path(received) => {
+            let target = path::escaped(received).map_err(|_| Unforwardable::Target)?;
+            match forwarding.strip {
+                b"" => Ok(target),
+                prefix => stripped(&target, prefix).ok_or(Unforwardable::Target),
+            }
+        }
         Target::Asterisk => Ok(b"*"[..].into()),
         Target::Authority(_) => Err(Unforwardable::Method),
+    }
+}
+
+/// The target without a prefix of its path.
+fn stripped(target: &[u8], prefix: &[u8]) -> Option<Cow<'static, [u8]>> {
+    let rest = target.strip_prefix(prefix)?;
+    match rest.first() {
+        Some(b'/') => Some(rest.to_vec().into()),
+        None | Some(b'?') => Some([b"/", rest].concat().into()),
+        Some(_) => None,
     }
 }
 
@@ -171,13 +179,17 @@ fn goes_in_a_circle(request: &Request<'_>, via: &[u8]) -> bool {
 }
 
 /// Writes the client's fields that are passed on, in the order received.
-fn write_passed(out: &mut Vec<u8>, request: &Request<'_>) {
+fn write_passed(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwarding<'_>) {
+    // Otherwise it may tell of a proxy in front.
+    let strips = !forwarding.strip.is_empty();
+    let is_replaced = |name: &[u8]| strips && is_same_field(b"x-forwarded-prefix", name);
     let mut named = NamedFields::default();
     request
         .values(b"connection")
         .for_each(|value| named.add(value));
     for (name, value) in request.fields() {
-        if !is_hop_by_hop(name) && !is_ours(request, name) && !named.contains(name) {
+        let is_left_out = is_hop_by_hop(name) || is_ours(request, name) || is_replaced(name);
+        if !is_left_out && !named.contains(name) {
             write_field(out, name, value);
         }
     }
@@ -197,20 +209,23 @@ fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
         b"x-forwarded-proto",
         b"x-forwarded-host",
     ];
-    // Upstreams that treat `_` like `-` must not get what was removed here.
-    let same = |known: &[u8]| {
-        known.len() == name.len()
-            && known.iter().zip(name).all(|(known, byte)| match byte {
-                b'_' => *known == b'-',
-                _ => *known == byte.to_ascii_lowercase(),
-            })
-    };
+    let same = |known: &[u8]| is_same_field(known, name);
     let is_disguised = name.contains(&b'_')
         && [&b"transfer-encoding"[..], b"proxy-authorization"]
             .into_iter()
             .any(same);
     let is_counted = request.head.method == Method::Options && same(b"max-forwards");
     is_disguised || is_counted || NAMES.iter().copied().any(same)
+}
+
+/// Whether a name is that of a known field, given in lower case. Upstreams that treat `_` like `-` must
+/// not get what is removed.
+fn is_same_field(known: &[u8], name: &[u8]) -> bool {
+    known.len() == name.len()
+        && known.iter().zip(name).all(|(known, byte)| match byte {
+            b'_' => *known == b'-',
+            _ => *known == byte.to_ascii_lowercase(),
+        })
 }
 
 /// Exactly one of the two fields, or none; a request without either has no body (RFC 9112 section

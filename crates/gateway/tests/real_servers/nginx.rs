@@ -17,7 +17,7 @@ fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8
         authority: b"back",
         keeps_host: true,
         via: b"headway",
-        target: None,
+        strip: b"",
         keep: true,
         upgrades: true,
     };

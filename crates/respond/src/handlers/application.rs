@@ -22,7 +22,7 @@ pub fn response(
     if !status.is_bodiless() {
         writer = writer.field_u64("Content-Length", length);
     }
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     let mut outgoing = Outgoing::new(status.code(), head);
     let pieces = pieces.into_iter().filter(|piece| piece.bytes_left() > 0);
     for piece in pieces.filter(|_| !context.head_only && !status.is_bodiless()) {

@@ -71,7 +71,7 @@ pub fn new_codec(
                 authority: authority.as_bytes(),
                 keeps_host: upstreams.preserve_host,
                 via: b"headway",
-                target: None,
+                strip: upstreams.strip.as_bytes(),
                 keep,
                 upgrades: upstreams.max_upgrades > 0,
             };

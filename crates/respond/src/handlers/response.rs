@@ -70,7 +70,7 @@ pub fn begin_response(
         (Frame::Chunked, _) => writer.field("Transfer-Encoding", "chunked"),
         _ => writer,
     };
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     (head, frame, keep_alive)
 }
 
@@ -83,7 +83,7 @@ fn switch_protocols(context: &ResponseContext<'_>, response: &ResponseHead) -> V
         .field("Date", context.date.text)
         .field("Connection", "Upgrade")
         .field("Upgrade", "websocket");
-    context.extra_fields(writer).end();
+    context.apply_rules(writer).end();
     head
 }
 

@@ -121,6 +121,23 @@ pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Bi
     })
 }
 
+/// What keeps a server with this configuration from listening now: for a check without a start.
+pub fn unavailable_addresses(config: &Config) -> Vec<BindError> {
+    let of_status = |error| BindError {
+        key: "status",
+        ..error
+    };
+    let listen = config
+        .listen
+        .iter()
+        .map(|address| check_port_is_free(*address));
+    let status = config
+        .status
+        .iter()
+        .map(|address| check_port_is_free(*address).map_err(of_status));
+    listen.chain(status).filter_map(Result::err).collect()
+}
+
 /// Fails if the port is in use. `SO_REUSEPORT` would let a second server of the same user share the
 /// port silently, and each would get half of the connections. A socket without it cannot be bound
 /// beside another listener.

@@ -277,7 +277,9 @@ impl EmbeddedApplications {
             }
         }
         let head = request.head.head();
-        let context = turn.context.response_context(&head, turn.connection);
+        let context = turn
+            .context
+            .response_context(&head, request.virtual_host, turn.connection);
         let outgoing = response(&context, pending.status, &pending.fields, pending.ready);
         turn.context
             .start_response(turn.connection, request, outgoing)

@@ -13,7 +13,7 @@ use headway_config::{Config, HandlerConfig};
 use headway_connection::{Connection, ConnectionTable, Next};
 use headway_control::{Control, FromWorker};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
-use headway_files::{KnownFile, Pool, Residency};
+use headway_files::{KnownFile, Pool, Residency, RootId};
 use headway_http::{Head, HeadLimits};
 use headway_lookup::{LookupContext, VirtualHosts};
 use headway_metrics::calls::{Call, Tracer};
@@ -278,12 +278,14 @@ impl LoopContext {
     pub fn response_context<'w>(
         &'w self,
         head: &Head<'w>,
+        host: RootId,
         connection: &Connection,
     ) -> ResponseContext<'w> {
         ResponseContext::new(
             &self.response_settings,
             &self.date,
             head,
+            host,
             connection.keep_alive,
         )
     }

@@ -87,7 +87,7 @@ impl Listings {
         page: Rc<OpenFile>,
     ) -> Next {
         let head = request.head.head();
-        let response_context = context.response_context(&head, connection);
+        let response_context = context.response_context(&head, request.virtual_host, connection);
         let host = context.hosts.get(request.virtual_host);
         let response = headway_respond::listing_page(&response_context, &head, host, page);
         context.start_response(connection, request, response)

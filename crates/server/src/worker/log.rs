@@ -51,7 +51,8 @@ impl LoopContext {
         let outgoing = &connection.outgoing;
         let line = LogLine {
             client: connection.client,
-            time_ms: self.date.second as u64 * 1000,
+            time_ms: self.unix_ms.max(0) as u64,
+            host: head.and_then(|head| head.host),
             method: head.map_or(b"", |head| head.method.as_str().as_bytes()),
             target: match head {
                 Some(_) => request.target(),

@@ -1,5 +1,9 @@
-//! The handler of directories that were requested without their final slash.
+//! The handlers of redirects: of directories that were requested without their final slash, and of
+//! locations.
 
+use std::ops::ControlFlow::{Break, Continue};
+
+use headway_config::HandlerConfig;
 use headway_connection::{Connection, Next};
 use headway_http::Status;
 use headway_request::Request;
@@ -33,8 +37,42 @@ impl Handler for DirectoryRedirect {
         }
         connection.keep_alive = context.keeps_alive(connection, &request);
         let head = request.head.head();
-        let response_context = context.response_context(&head, connection);
+        let response_context = context.response_context(&head, request.virtual_host, connection);
         let response = headway_respond::redirect(&response_context, &path.bytes, path.query);
+        context.start_response(connection, request, response)
+    }
+}
+
+/// Redirects the requests of a location elsewhere.
+pub(super) struct LocationRedirect;
+
+impl Handler for LocationRedirect {
+    /// The number of the location.
+    type Target = usize;
+
+    fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        number: usize,
+    ) -> Next {
+        let request = match context.skip_body(connection, request, input) {
+            Continue(request) => request,
+            Break(next) => return next,
+        };
+        connection.keep_alive = context.keeps_alive(connection, &request);
+        let route = context.routes.get(number).clone();
+        let (HandlerConfig::Redirect(redirect), Some(Ok(path))) =
+            (&route.location.handler, request.head.path())
+        else {
+            return context.send_error(connection, request, Status::NOT_FOUND);
+        };
+        let head = request.head.head();
+        let response_context = context.response_context(&head, request.virtual_host, connection);
+        let rest = route.rest(&path.bytes);
+        let response = headway_respond::redirect_to(&response_context, redirect, rest, path.query);
         context.start_response(connection, request, response)
     }
 }

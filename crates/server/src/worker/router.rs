@@ -38,7 +38,7 @@ use super::files::find_target::{NoTarget, Target};
 use super::gateway::Gateway;
 use super::handler::Handler;
 use super::listings::Listings;
-use super::redirect::DirectoryRedirect;
+use super::redirect::{DirectoryRedirect, LocationRedirect};
 
 /// The handlers, and the choice between them.
 pub(super) struct Router {
@@ -119,6 +119,9 @@ impl Router {
         match to {
             Delegate::Listing => self.listings.start(context, connection, request, input, ()),
             Delegate::Redirect => DirectoryRedirect.start(context, connection, request, input, ()),
+            Delegate::RedirectOf(number) => {
+                LocationRedirect.start(context, connection, request, input, number)
+            }
             Delegate::Application(number) => {
                 let mut handler = self.applications.with(&mut self.files);
                 handler.start(context, connection, request, input, number)

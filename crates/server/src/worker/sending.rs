@@ -423,7 +423,7 @@ impl LoopContext {
     ) -> Next {
         let head = request.head.head();
         let host = self.hosts.get(request.virtual_host);
-        let context = self.response_context(&head, connection);
+        let context = self.response_context(&head, request.virtual_host, connection);
         let response = headway_respond::error(&context, status, Some(host), None);
         self.start_response(connection, request, response)
     }
@@ -438,7 +438,7 @@ impl LoopContext {
     ) -> Next {
         let head = request.head.head();
         let host = self.hosts.get(request.virtual_host);
-        let mut context = self.response_context(&head, connection);
+        let mut context = self.response_context(&head, request.virtual_host, connection);
         context.allowed = headway_respond::HANDLER_METHODS;
         let response = match status {
             Status::OK => headway_respond::options(&context),

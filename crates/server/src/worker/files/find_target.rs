@@ -60,8 +60,11 @@ impl StaticFiles {
         let status = match (request.head.method(), request.head.path()) {
             (Method::Options, _) => {
                 let head = request.head.head();
-                let response =
-                    headway_respond::options(&context.response_context(&head, connection));
+                let response = headway_respond::options(&context.response_context(
+                    &head,
+                    request.virtual_host,
+                    connection,
+                ));
                 return Break(context.start_response(connection, request, response));
             }
             (Method::Other(_), Some(Ok(path))) if context.is_for_handler(&request, &path.bytes) => {
@@ -93,6 +96,8 @@ impl StaticFiles {
         let site = hosts.get(request.virtual_host);
         let path = match request.head.path() {
             Some(Ok(path)) if !path.hidden || site.dotfiles => path,
+            // It shows nothing of what is hidden.
+            Some(Ok(path)) if StaticFiles::is_redirected(context, site, &path.bytes) => path,
             Some(Err(PathError::EncodedSlash)) => {
                 let program = StaticFiles::owner_despite_escaped_slash(context, site, request);
                 return Continue(program.map_or(Target::Files(None), Target::Program));
@@ -121,6 +126,9 @@ impl StaticFiles {
             HandlerConfig::Application(_) => {
                 Continue(Target::Delegate(Delegate::Application(route.number)))
             }
+            HandlerConfig::Redirect(_) => {
+                Continue(Target::Delegate(Delegate::RedirectOf(route.number)))
+            }
             _ => match StaticFiles::owner(context, &route, site, &path.bytes) {
                 Some(program) => Continue(Target::Program(program)),
                 None => {
@@ -128,6 +136,12 @@ impl StaticFiles {
                 }
             },
         }
+    }
+
+    /// Whether the location of a path redirects it.
+    fn is_redirected(context: &LoopContext, site: &VirtualHost, path: &[u8]) -> bool {
+        let route = context.routes.find(site, path);
+        route.is_some_and(|route| matches!(route.location.handler, HandlerConfig::Redirect(_)))
     }
 
     /// The handler of a location that owns all its paths, so no file is looked up.
@@ -151,7 +165,8 @@ impl StaticFiles {
             HandlerConfig::Files
             | HandlerConfig::Cgi(_)
             | HandlerConfig::Upstreams(_)
-            | HandlerConfig::Application(_) => None,
+            | HandlerConfig::Application(_)
+            | HandlerConfig::Redirect(_) => None,
         }
     }
 
@@ -294,7 +309,8 @@ impl StaticFiles {
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
                 _ if !search.may_enter(route) => Some(Break(NoTarget::Error(Status::NOT_FOUND))),
-                HandlerConfig::Files => None,
+                // What is at the path of the index file redirects those who ask for that path.
+                HandlerConfig::Files | HandlerConfig::Redirect(_) => None,
                 // Never served as a file, which would show the source of the program.
                 _ => Some(match StaticFiles::owner(context, route, site, &file) {
                     Some(program) => Continue(Target::Program(program)),

@@ -220,7 +220,7 @@ impl StaticFiles {
         // headers.
         representation.handed = handed.as_deref();
         let head = request.head.head();
-        let response_context = context.response_context(&head, connection);
+        let response_context = context.response_context(&head, request.virtual_host, connection);
         let response =
             headway_respond::file(&response_context, &head, &representation, &source, host);
         Break(context.start_response(connection, request, response))

@@ -312,7 +312,7 @@ impl Gateway {
         body_bytes: usize,
     ) {
         let head = exchange.request.head.head();
-        let context = context.response_context(&head, connection);
+        let context = context.response_context(&head, exchange.request.virtual_host, connection);
         let complete = exchange.download.ended.then_some(body_bytes as u64);
         let status = response.status;
         let (bytes, frame, keep_alive) = begin_response(&context, response, complete);

@@ -50,7 +50,7 @@ impl Gateway {
                 return self.start_upstream(context, connection, exchange);
             }
             // These have no exchange.
-            HandlerConfig::Files | HandlerConfig::Application(_) => {
+            HandlerConfig::Files | HandlerConfig::Application(_) | HandlerConfig::Redirect(_) => {
                 return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
             }
         };
