@@ -66,7 +66,7 @@ fn codec(bytes: &[u8]) -> ProxyCodec {
         authority: b"back",
         keeps_host: true,
         via: b"headway",
-        target: None,
+        strip: b"",
         keep: true,
         upgrades: true,
     };
