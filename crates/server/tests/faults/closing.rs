@@ -22,6 +22,27 @@ fn ends_without_reset(client: &mut TcpStream, what: &str) {
     assert!(error.is_none(), "{what}: {error:?}");
 }
 
+/// Waits until the server's socket has what its client has sent: a busy kernel may deliver it later.
+fn wait_until_delivered(client: &TcpStream) {
+    let port = format!(":{:04X}", client.local_addr().expect("an address").port());
+    let is_under_way = || {
+        let sockets = fs::read_to_string("/proc/net/tcp").expect("the sockets");
+        sockets.lines().any(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let is_own = fields.get(1).is_some_and(|local| local.ends_with(&port));
+            let unacknowledged = fields.get(4).and_then(|queues| queues.split(':').next());
+            is_own && unacknowledged != Some("00000000")
+        })
+    };
+    for _ in 0..10_000 {
+        if !is_under_way() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("what the client sent was not delivered");
+}
+
 /// How often the worker has made a call.
 fn calls(served: &mut Served, name: &str) -> u64 {
     let trace = served.snapshot().trace;
@@ -132,6 +153,7 @@ fn close_is_no_reset_when_more_comes_while_a_helper_works() {
         client.write_all(request.as_bytes()).unwrap();
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         send_request(&mut client, "/a");
+        wait_until_delivered(&client);
         // The worker has seen it once it answers the second of these.
         served.snapshot();
         served.snapshot();
