@@ -20,21 +20,21 @@ named_values! {
     }
 }
 
-/// Statuses of responses: all, those of success or of errors, a class, or one.
+/// StatusRange of responses: all, those of success or of errors, a class, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Statuses {
+pub struct StatusRange {
     first: u16,
     last: u16,
 }
 
-impl Statuses {
+impl StatusRange {
     /// From 200 to 399: also redirects and 304.
-    pub const SUCCESS: Statuses = Statuses::between(200, 399);
-    const ERROR: Statuses = Statuses::between(400, 599);
-    const ANY: Statuses = Statuses::between(100, 599);
+    pub const SUCCESS: StatusRange = StatusRange::between(200, 399);
+    const ERROR: StatusRange = StatusRange::between(400, 599);
+    const ANY: StatusRange = StatusRange::between(100, 599);
 
-    const fn between(first: u16, last: u16) -> Statuses {
-        Statuses { first, last }
+    const fn between(first: u16, last: u16) -> StatusRange {
+        StatusRange { first, last }
     }
 
     /// Whether `status` is one of them.
@@ -48,19 +48,19 @@ impl Statuses {
     }
 }
 
-impl FromStr for Statuses {
+impl FromStr for StatusRange {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Statuses, String> {
+    fn from_str(text: &str) -> Result<StatusRange, String> {
         let unknown = || {
             format!(
                 "`{text}` is not success, error, any, a class such as 4xx or a status such as 404"
             )
         };
         match text {
-            "success" => return Ok(Statuses::SUCCESS),
-            "error" => return Ok(Statuses::ERROR),
-            "any" => return Ok(Statuses::ANY),
+            "success" => return Ok(StatusRange::SUCCESS),
+            "error" => return Ok(StatusRange::ERROR),
+            "any" => return Ok(StatusRange::ANY),
             _ => {}
         }
         let (digits, is_class) = match text.strip_suffix("xx") {
@@ -69,21 +69,21 @@ impl FromStr for Statuses {
         };
         let number: u16 = digits.parse().map_err(|_| unknown())?;
         match (is_class, number) {
-            (true, 1..=5) => Ok(Statuses::between(number * 100, number * 100 + 99)),
-            (false, 100..=599) => Ok(Statuses::between(number, number)),
+            (true, 1..=5) => Ok(StatusRange::between(number * 100, number * 100 + 99)),
+            (false, 100..=599) => Ok(StatusRange::between(number, number)),
             _ => Err(unknown()),
         }
     }
 }
 
-impl Display for Statuses {
+impl Display for StatusRange {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Statuses::SUCCESS => out.write_str("success"),
-            Statuses::ERROR => out.write_str("error"),
-            Statuses::ANY => out.write_str("any"),
-            Statuses { first, last } if first == last => write!(out, "{first}"),
-            Statuses { first, .. } => write!(out, "{}xx", first / 100),
+            StatusRange::SUCCESS => out.write_str("success"),
+            StatusRange::ERROR => out.write_str("error"),
+            StatusRange::ANY => out.write_str("any"),
+            StatusRange { first, last } if first == last => write!(out, "{first}"),
+            StatusRange { first, .. } => write!(out, "{}xx", first / 100),
         }
     }
 }
@@ -97,8 +97,8 @@ pub struct HeaderRule {
     pub suffix: String,
     /// Media type in lower case, without parameters; empty for any, `image/*` for all of a kind.
     pub content_type: String,
-    /// Statuses of the responses.
-    pub when: Vec<Statuses>,
+    /// StatusRange of the responses.
+    pub when: Vec<StatusRange>,
     /// What is done.
     pub action: HeaderAction,
     /// Name of the header.
@@ -129,19 +129,19 @@ mod tests {
     #[test]
     fn statuses_are_read_as_they_are_printed() {
         for text in ["success", "error", "any", "404", "100", "599", "4xx", "1xx"] {
-            let read: Statuses = text.parse().expect(text);
+            let read: StatusRange = text.parse().expect(text);
             assert_eq!(read.to_string(), text);
         }
         for text in [
             "", "600", "99", "0xx", "6xx", "xx", "4x", "Success", "-1", "4040",
         ] {
-            assert!(text.parse::<Statuses>().is_err(), "{text}");
+            assert!(text.parse::<StatusRange>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn statuses_contain_their_bounds_and_nothing_else() {
-        let contains = |text: &str, status| text.parse::<Statuses>().unwrap().contains(status);
+        let contains = |text: &str, status| text.parse::<StatusRange>().unwrap().contains(status);
         for (text, inside, outside) in [
             ("success", [200, 304, 399], [199, 400, 101]),
             ("error", [400, 404, 599], [399, 200, 304]),

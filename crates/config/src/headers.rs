@@ -10,7 +10,7 @@ use super::error::Findings;
 use super::keys::{Setting, Tables};
 use super::ranges::{tables, value};
 use super::settings::{HeaderSettings, Settings};
-use super::{HeaderAction, HeaderRule, Statuses};
+use super::{HeaderAction, HeaderRule, StatusRange};
 
 /// Headers that frame the message or state what only the server knows.
 const OWN_HEADERS: &[&str] = &[
@@ -79,7 +79,7 @@ fn rule(own: &HeaderSettings, span: Range<usize>, to: &mut Findings<'_>) -> Opti
         content_type: text(&own.content_type)
             .unwrap_or_default()
             .to_ascii_lowercase(),
-        when: when.unwrap_or_else(|| vec![Statuses::SUCCESS]),
+        when: when.unwrap_or_else(|| vec![StatusRange::SUCCESS]),
         action,
         name,
         value,

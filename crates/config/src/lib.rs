@@ -48,7 +48,7 @@ pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
 pub use files::{EtagSource, Symlinks};
-pub use header_rule::{HeaderAction, HeaderRule, Statuses};
+pub use header_rule::{HeaderAction, HeaderRule, StatusRange};
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use redirect::Redirect;

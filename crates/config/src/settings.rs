@@ -15,8 +15,8 @@ use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{
-    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, SendMethod, Statuses, Streams,
-    Symlinks,
+    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, SendMethod, StatusRange,
+    Streams, Symlinks,
 };
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
@@ -399,7 +399,7 @@ table! {
         /// Responses with these statuses: success, error, any, a class such as 4xx, or a number.
         ///
         /// success is 200 to 399, so also redirects and 304. error is 400 to 599.
-        when: OneOrMany<Statuses>, Header, "success", "[\"404\", \"5xx\"]";
+        when: OneOrMany<StatusRange>, Header, "success", "[\"404\", \"5xx\"]";
         /// What to do with the header: set, append or remove.
         ///
         /// set replaces the value of an upstream, a program or a more general rule. append adds a

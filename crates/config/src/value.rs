@@ -12,7 +12,7 @@ use super::error::Findings;
 use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::{
-    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, Statuses, Streams, Symlinks,
+    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, StatusRange, Streams, Symlinks,
 };
 
 /// The description of a type of setting, for messages, help and the reference.
@@ -199,7 +199,7 @@ texts! {
     ListenAddress: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
     EtagSource: "choice", "mtime-size|inode|content", "", Text, "\"mtime-size\", \"inode\" or \"content\"";
     HeaderAction: "choice", "set|append|remove", "", Text, "\"set\", \"append\" or \"remove\"";
-    Statuses: "status", "STATUS", "", TextOrNumber, "\"success\", \"error\", \"any\", a class such as \"4xx\", or a status such as 404";
+    StatusRange: "status", "STATUS", "", TextOrNumber, "\"success\", \"error\", \"any\", a class such as \"4xx\", or a status such as 404";
     Symlinks: "choice", "inside|owner|none|any", "", Text, "\"inside\", \"owner\", \"none\" or \"any\"";
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";

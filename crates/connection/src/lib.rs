@@ -133,9 +133,9 @@ pub enum Delegate {
     /// The listing of the directory.
     Listing,
     /// The redirect of a directory to its path with a final slash.
-    Redirect,
+    DirectoryRedirect,
     /// The redirect of this location.
-    RedirectOf(usize),
+    LocationRedirect(usize),
     /// The embedded application at this location.
     Application(usize),
 }

@@ -4,7 +4,7 @@
 //! from the most general to the most exact; so a more exact rule replaces what a general one has
 //! set, and two that only differ in their values are not both sent.
 
-use headway_config::{Config, HeaderAction, HeaderRule, Statuses};
+use headway_config::{Config, HeaderAction, HeaderRule, StatusRange};
 use headway_files::RootId;
 use headway_http::response::{FieldLines, HeadWriter, field_lines};
 
@@ -24,7 +24,7 @@ struct Rule {
     suffix: Vec<u8>,
     /// Media type, or its kind with the slash; empty for any.
     media: String,
-    when: Vec<Statuses>,
+    when: Vec<StatusRange>,
     action: HeaderAction,
     name: String,
     line: FieldLines,
@@ -153,7 +153,7 @@ mod tests {
             prefix: prefix.into(),
             suffix: String::new(),
             content_type: String::new(),
-            when: vec![Statuses::SUCCESS],
+            when: vec![StatusRange::SUCCESS],
             action: HeaderAction::Set,
             name: name.into(),
             value: value.into(),

@@ -209,36 +209,40 @@ fn encode_path(path: &[u8]) -> String {
 
 /// A redirect to the same path with a final slash. The path is rebuilt from its normal form, so
 /// that a target like `//elsewhere` cannot become the address of another host.
-pub fn redirect(context: &ResponseContext<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
+pub fn redirect_directory(
+    context: &ResponseContext<'_>,
+    path: &[u8],
+    query: Option<&[u8]>,
+) -> Outgoing {
     let mut location = format!("/{}/", encode_path(path)).into_bytes();
+    push_query(&mut location, query);
+    redirect(context, Status::MOVED_PERMANENTLY, location)
+}
+
+/// The redirect of a location. `rest`: what follows its prefix in the path.
+pub fn redirect_location(
+    context: &ResponseContext<'_>,
+    to: &Redirect,
+    rest: &[u8],
+    query: Option<&[u8]>,
+) -> Outgoing {
+    let mut location = to.target.clone().into_bytes();
+    if to.keeps_rest {
+        location.extend_from_slice(encode_path(rest).as_bytes());
+        push_query(&mut location, query);
+    }
+    let status = Status::from_code(to.status).unwrap_or(Status::FOUND);
+    redirect(context, status, location)
+}
+
+fn push_query(location: &mut Vec<u8>, query: Option<&[u8]>) {
     if let Some(query) = query {
         location.push(b'?');
         location.extend_from_slice(query);
     }
-    let mut head = Vec::with_capacity(256);
-    let writer = context
-        .begin(&mut head, Status::MOVED_PERMANENTLY)
-        .field("Location", location)
-        .field_u64("Content-Length", 0);
-    context.apply_rules(writer).end();
-    Outgoing::new(Status::MOVED_PERMANENTLY.code(), head)
 }
 
-/// The redirect of a location. `rest`: what follows its prefix in the path.
-pub fn redirect_to(
-    context: &ResponseContext<'_>,
-    redirect: &Redirect,
-    rest: &[u8],
-    query: Option<&[u8]>,
-) -> Outgoing {
-    let mut location = redirect.target.clone().into_bytes();
-    if redirect.keeps_rest {
-        location.extend_from_slice(encode_path(rest).as_bytes());
-        for part in query.iter().flat_map(|query| [&b"?"[..], *query]) {
-            location.extend_from_slice(part);
-        }
-    }
-    let status = Status::from_code(redirect.status).unwrap_or(Status::FOUND);
+fn redirect(context: &ResponseContext<'_>, status: Status, location: Vec<u8>) -> Outgoing {
     let mut head = Vec::with_capacity(256);
     let writer = context
         .begin(&mut head, status)

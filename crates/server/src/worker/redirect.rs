@@ -38,7 +38,8 @@ impl Handler for DirectoryRedirect {
         connection.keep_alive = context.keeps_alive(connection, &request);
         let head = request.head.head();
         let response_context = context.response_context(&head, request.virtual_host, connection);
-        let response = headway_respond::redirect(&response_context, &path.bytes, path.query);
+        let response =
+            headway_respond::redirect_directory(&response_context, &path.bytes, path.query);
         context.start_response(connection, request, response)
     }
 }
@@ -72,7 +73,8 @@ impl Handler for LocationRedirect {
         let head = request.head.head();
         let response_context = context.response_context(&head, request.virtual_host, connection);
         let rest = route.rest(&path.bytes);
-        let response = headway_respond::redirect_to(&response_context, redirect, rest, path.query);
+        let response =
+            headway_respond::redirect_location(&response_context, redirect, rest, path.query);
         context.start_response(connection, request, response)
     }
 }

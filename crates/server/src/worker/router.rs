@@ -84,7 +84,7 @@ impl Router {
             {
                 context.close_with_error(connection, request, Status::SERVICE_UNAVAILABLE)
             }
-            Continue(Target::Delegate(Delegate::Redirect))
+            Continue(Target::Delegate(Delegate::DirectoryRedirect))
                 if request.head.framing() != Framing::None =>
             {
                 context.send_early_error(connection, request, Status::NOT_FOUND)
@@ -118,8 +118,10 @@ impl Router {
     ) -> Next {
         match to {
             Delegate::Listing => self.listings.start(context, connection, request, input, ()),
-            Delegate::Redirect => DirectoryRedirect.start(context, connection, request, input, ()),
-            Delegate::RedirectOf(number) => {
+            Delegate::DirectoryRedirect => {
+                DirectoryRedirect.start(context, connection, request, input, ())
+            }
+            Delegate::LocationRedirect(number) => {
                 LocationRedirect.start(context, connection, request, input, number)
             }
             Delegate::Application(number) => {

@@ -127,7 +127,7 @@ impl StaticFiles {
                 Continue(Target::Delegate(Delegate::Application(route.number)))
             }
             HandlerConfig::Redirect(_) => {
-                Continue(Target::Delegate(Delegate::RedirectOf(route.number)))
+                Continue(Target::Delegate(Delegate::LocationRedirect(route.number)))
             }
             _ => match StaticFiles::owner(context, &route, site, &path.bytes) {
                 Some(program) => Continue(Target::Program(program)),
@@ -239,7 +239,9 @@ impl StaticFiles {
         }
         match path.is_directory() {
             true => self.find_index(context, site, route, &whole, search),
-            false if part < COMPONENTS_MAX => Continue(Target::Delegate(Delegate::Redirect)),
+            false if part < COMPONENTS_MAX => {
+                Continue(Target::Delegate(Delegate::DirectoryRedirect))
+            }
             false => Break(NoTarget::Error(Status::NOT_FOUND)),
         }
     }

@@ -144,7 +144,7 @@ impl StaticFiles {
                 return self
                     .respond_with_file(context, connection, request, input, looked_up, found);
             }
-            Answer::Redirect => Next::Delegate(request, Delegate::Redirect),
+            Answer::Redirect => Next::Delegate(request, Delegate::DirectoryRedirect),
             Answer::Directory if has_listing => Next::Delegate(request, Delegate::Listing),
             Answer::Directory => context.send_error(connection, request, Status::FORBIDDEN),
             Answer::Failed(Failure::Exhausted) if self.release_reserve(context) => {
