@@ -45,9 +45,9 @@ fn introduction(topic: Topic) -> Option<&'static str> {
         }
         Topic::Header => {
             "Each `[[header]]` table is a rule: it changes one header of the responses that match. At the top level it is \
-             for every host, as `[[host.header]]` for the host above it. Rules apply from the most general to the most \
-             exact, so the more exact one wins. More exact is a rule of the host, then the longer prefix, the longer \
-             suffix, a media type, fewer statuses, the later rule."
+             for every host, as `[[host.header]]` for the host above it. Where several rules set one header, the most exact \
+             one wins. A rule of the host is more exact than one of all hosts. Next counts the longer prefix, then the \
+             longer suffix, then a media type, then fewer statuses. Of equal rules the later one wins."
         }
         Topic::Location => {
             "Each `[[location]]` table sends the requests of some paths to a handler. At the top level it applies \

@@ -100,7 +100,7 @@ fn check_rule(rule: &HeaderRule, own: &HeaderSettings, span: Range<usize>, to: &
     }
     if !is_media_range(&rule.content_type) {
         let problem = format!(
-            "`{}` is not a media type, such as text/html or image/*; parameters are left out",
+            "`{}` is not a media type, such as text/html or image/*; write it without parameters",
             rule.content_type
         );
         usage_error("header.content-type", &own.content_type, problem);
@@ -125,7 +125,7 @@ fn check_rule(rule: &HeaderRule, own: &HeaderSettings, span: Range<usize>, to: &
         usage_error("header.value", &own.value, problem);
     }
     if rule.when.is_empty() {
-        let problem = "an empty list of statuses matches no response; leave it out for success";
+        let problem = "an empty list matches no response; without `when` the rule is for success";
         to.usage_error(
             "header.when",
             own.when.as_ref().map(Spanned::span),

@@ -6,7 +6,7 @@ use super::error::Findings;
 use super::ranges::{span, value};
 use super::settings::LocationSettings;
 
-/// A client may ask again for the same path later, since the default is no permanent status.
+/// Not a permanent status: browsers would keep a mistake for long.
 const STATUS: u32 = 302;
 const STATUSES: [u32; 5] = [301, 302, 303, 307, 308];
 
@@ -75,7 +75,7 @@ fn problem_of(written: &str, prefix: Option<&str>) -> Option<String> {
     let is_url = authority.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
     if !target.bytes().all(|byte| byte.is_ascii_graphic()) || target.contains('*') {
         return Some(
-            "the target is visible ASCII; escape other characters (%20), and write * at its end only".into(),
+            "only visible ASCII is possible; escape other characters (%20), and write * at the end only".into(),
         );
     }
     if !is_path && !is_url {
@@ -85,13 +85,13 @@ fn problem_of(written: &str, prefix: Option<&str>) -> Option<String> {
     }
     // Otherwise the rest of the path could become a part of the host name.
     if keeps_rest && (!target.ends_with('/') || authority.is_some_and(|rest| !rest.contains('/'))) {
-        return Some("the * stands behind a slash, such as https://www.example.com/*".into());
+        return Some("write the * behind a slash, such as https://www.example.com/*".into());
     }
     // A browser would follow it until it gives up.
     let below = format!("{}/", prefix.trim_end_matches('/'));
     if is_path && (target.starts_with(&below) || target == prefix) {
         return Some(format!(
-            "{written} is below {prefix}, so it leads to itself"
+            "`{written}` is below `{prefix}`, so the redirect leads to itself"
         ));
     }
     None
@@ -125,7 +125,7 @@ mod tests {
             ("https:///x", "/old/", "not a path or a URL"),
             ("https://example.com*", "/old/", "behind a slash"),
             ("/new*", "/old/", "behind a slash"),
-            ("/*/new", "/old/", "at its end only"),
+            ("/*/new", "/old/", "at the end only"),
             ("/a b", "/old/", "visible ASCII"),
             ("/a\r\nX: y", "/old/", "visible ASCII"),
             ("/new/ä", "/old/", "visible ASCII"),

@@ -43,7 +43,7 @@ table! {
         /// Address to listen on.
         ///
         /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine
-        /// only). `[::]:8080` is all IPv6 addresses and no IPv4 address; for both, list both.
+        /// only). `[::]:8080` is all IPv6 addresses, without IPv4. For both, list both.
         listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::]:80\"]";
         /// Worker processes.
         ///
@@ -303,8 +303,7 @@ table! {
         proxy: OneOrMany<String>, Location, "no upstream", "[\"127.0.0.1:3000\", \"127.0.0.1:3001\"]";
         /// Path or URL to redirect to.
         ///
-        /// A final * stands for the rest of the path and the query. Behind other targets nothing is
-        /// appended.
+        /// A final * stands for the rest of the path and the query. Without it nothing is appended.
         redirect: String, Location, "no redirect", "\"https://www.example.com/*\"";
         /// Status of the redirect: 301, 302, 303, 307 or 308.
         ///
@@ -382,7 +381,9 @@ table! {
         preserve_host: bool, Upstreams, "true", "false";
         /// Pass paths with an escaped slash (%2F) to the upstream; otherwise they get 404. Only proxy.
         escaped_slashes: bool, Upstreams, "true", "false";
-        /// Pass the path without the prefix of the location, which is in X-Forwarded-Prefix. Only proxy.
+        /// Pass the path without the prefix of the location. Only proxy.
+        ///
+        /// The upstream finds the prefix in X-Forwarded-Prefix.
         strip_prefix: bool, Upstreams, "false", "true";
     }
 }
@@ -394,7 +395,7 @@ table! {
         prefix: String, Header, "/", "\"/assets/\"";
         /// Responses whose path ends so.
         suffix: String, Header, "any end", "\".js\"";
-        /// Responses with this media type, or with any of a kind: image/*.
+        /// Responses with this media type. image/* stands for all images.
         content_type: String, Header, "any type", "\"text/html\"";
         /// Responses with these statuses: success, error, any, a class such as 4xx, or a number.
         ///
@@ -402,12 +403,12 @@ table! {
         when: OneOrMany<StatusRange>, Header, "success", "[\"404\", \"5xx\"]";
         /// What to do with the header: set, append or remove.
         ///
-        /// set replaces the value of an upstream, a program or a more general rule. append adds a
-        /// line to theirs.
+        /// set replaces the value that an upstream, a program or a more general rule has set. append
+        /// adds a line.
         action: HeaderAction, Header, "set", "\"append\"";
         /// Name of the header.
         name: String, Header, "it is required", "\"Cache-Control\"";
-        /// Value of the header; none for remove.
+        /// Value of the header. With remove there is none.
         value: String, Header, "it is required", "\"max-age=3600\"";
     }
 }

@@ -162,9 +162,9 @@ fn stripped_prefix(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> 
     let is_unreserved =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/');
     let problem = match prefix.trim_end_matches('/') {
-        "" => "it needs a prefix, such as /app/; remove it",
+        "" => "it needs a prefix other than /, such as /app/",
         some if some.bytes().all(is_unreserved) => return some.into(),
-        _ => "the prefix may have letters, digits, slashes and -._~ only",
+        _ => "here the prefix may only have letters, digits, slashes and -._~",
     };
     to.usage_error(key, span(&own.strip_prefix), problem.into());
     String::new()
