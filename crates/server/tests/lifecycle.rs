@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
-use headway_test_support::server::{Server, kill, read, write};
+use headway_test_support::server::{Server, exchange, kill, read, write};
 
 use crate::site::program;
 
@@ -174,6 +174,35 @@ fn count_across_workers(listeners: &str, limit: usize) {
         inside.push(client);
     }
     assert_eq!(enter().1, "HTTP/1.1 503");
+}
+
+#[test]
+fn json_log_has_the_host_and_the_milliseconds_of_each_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let log = log.to_str().unwrap();
+    let server = Server::start_hello(program(), &["--log", log, "--log-format", "json"]);
+    let address = server.connect().peer_addr().unwrap().to_string();
+    for _ in 0..20 {
+        exchange(
+            &address,
+            "GET / HTTP/1.1\r\nHost: a.example:80\r\nConnection: close\r\n\r\n",
+        );
+        // So that they do not all fall into the first millisecond of a second.
+        std::thread::sleep(std::time::Duration::from_millis(7));
+    }
+    let lines = || std::fs::read_to_string(log).unwrap_or_default();
+    server.wait_for("the lines", |_| lines().lines().count() == 20);
+    let text = lines();
+    assert_eq!(
+        text.matches(",\"host\":\"a.example:80\",").count(),
+        20,
+        "{text}"
+    );
+    assert!(
+        text.matches(".000Z\",").count() < 20,
+        "whole seconds: {text}"
+    );
 }
 
 #[test]
