@@ -153,6 +153,8 @@ fn service_does_not_start_when_root_names_no_user() {
     let refused = Command::new(env!("CARGO_BIN_EXE_headway"))
         .args(["backend", "--root", root, "--socket"])
         .arg(&socket)
+        // A service that starts ends with this.
+        .args(["--", "true"])
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
