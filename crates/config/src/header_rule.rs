@@ -9,7 +9,7 @@ use super::strategy::named_values;
 
 named_values! {
     /// What a rule does to its header.
-    HeaderAction, "action" {
+    HeaderAction, "kind of action" {
         /// The header gets this value in place of any other.
         #[default]
         Set = "set",
