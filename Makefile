@@ -1,5 +1,5 @@
 # Thin on purpose: each target says what it does and calls a script that can be run without make.
-.PHONY: help demo check test bench lint fuzz docs install
+.PHONY: help demo check test bench lint fuzz docs install package
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -31,3 +31,6 @@ docs: ## build the guide into target/book and the research book into target/rese
 
 install: ## build a release (or take BUILT=DIR) and install it with man pages and C libraries under DESTDIR, PREFIX (/usr/local); WITH_LAB=1 adds headway-lab
 	@scripts/install "$(PREFIX)"
+
+package: ## make a Debian package and a tarball with checksums in target/package
+	@scripts/package

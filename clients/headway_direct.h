@@ -4,7 +4,7 @@
  * A program of a location with direct = ["program"] is started once and answers one request after the other.
  * With each it is given the client's socket: it writes the whole response there and says that it is done.
  * With research.pipe of `headway-lab serve` the same program sends its responses back, and the server passes
- * them on. The protocol is in docs/src/reference/direct-protocol.md. One thread may use it; a program with
+ * them on. The protocol is in docs/research/src/direct-protocol.md. One thread may use it; a program with
  * more work starts more processes (concurrency).
  *
  *     struct headway_direct *server = headway_direct_open(0);

@@ -2,7 +2,7 @@
 
 A program of a location with ``direct = ["program"]`` is started once and answers one request after the other. With each
 it is given the client's socket; it writes the whole response there and then says that it is done. With ``research.pipe`` of
-`headway-lab serve` the same program sends its responses back. The protocol is in docs/src/reference/direct-protocol.md.
+`headway-lab serve` the same program sends its responses back. The protocol is in docs/research/src/direct-protocol.md.
 Needs Python 3.9 and nothing else.
 
     import headway_direct

@@ -9,7 +9,7 @@
  * Without the service, or when it does not answer in time, the file is opened by an ordinary call.
  *
  * Every function may be called from any thread and after fork. None is safe in a signal handler. The protocol
- * is in docs/src/reference/open-file-protocol.md.
+ * is in docs/research/src/open-file-protocol.md.
  */
 #ifndef HEADWAY_OPEN_H
 #define HEADWAY_OPEN_H

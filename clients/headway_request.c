@@ -5,7 +5,7 @@
  * without. What it refuses: bytes that are no message of the protocol (the connection ends), and descriptors,
  * which the kernel closes. A child of a fork has connections of its own.
  *
- * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/src/reference/open-file-protocol.md.
+ * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/research/src/open-file-protocol.md.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

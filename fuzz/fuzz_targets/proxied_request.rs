@@ -17,6 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     for trusts_client in [false, true] {
         let forwarding = Forwarding {
             remote: ([192, 0, 2, 7], 50_000).into(),
+            client: None,
             https: false,
             trusts_client,
             authority: b"back",

@@ -61,6 +61,7 @@ fn codec(bytes: &[u8]) -> ProxyCodec {
     };
     let forwarding = Forwarding {
         remote: ([192, 0, 2, 7], 50_000).into(),
+        client: None,
         https: false,
         trusts_client: false,
         authority: b"back",

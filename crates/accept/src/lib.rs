@@ -413,7 +413,8 @@ impl Listeners {
             return;
         }
         self.watched = watch;
-        if !watch && !self.closed {
+        if !watch {
+            // Also when it closes: others may have been left asleep for its sake.
             self.mark_undrained();
         }
         let interest = if watch {

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use headway_config::LogFormat;
+use headway_config::{LogField, LogFormat, LogPart};
 
 /// Longest part of a target, referer or user agent that is logged, so that a line fits in a packet
 /// even when every byte needs an escape.
@@ -43,7 +43,7 @@ pub struct LogLine<'a> {
 
 impl LogLine<'_> {
     /// Appends the line with its newline; allocates nothing beyond the buffer's growth.
-    pub fn write(&self, format: LogFormat, out: &mut Vec<u8>) {
+    pub fn write(&self, format: &LogFormat, out: &mut Vec<u8>) {
         match format {
             LogFormat::Common => self.common(out),
             LogFormat::Combined => {
@@ -55,41 +55,96 @@ impl LogLine<'_> {
                 }
             }
             LogFormat::Json => self.json(out),
+            LogFormat::Template(template) => {
+                for part in template.parts() {
+                    match part {
+                        LogPart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                        LogPart::Field(field) => self.field(*field, out),
+                    }
+                }
+            }
         }
         out.push(b'\n');
     }
 
-    fn common(&self, out: &mut Vec<u8>) {
-        put(out, format_args!("{} - - [", self.client.ip()));
-        let time = Civil::from_unix(self.time_ms / 1000);
-        let month = MONTHS[usize::from(time.month) - 1];
-        put(
-            out,
-            format_args!("{:02}/{month}/{}:{time} +0000] \"", time.day, time.year),
-        );
-        if self.method.is_empty() {
-            escape(non_empty(self.target), out);
-        } else {
-            escape(self.method, out);
-            out.push(b' ');
-            escape(self.target, out);
-            put(out, format_args!(" {}", self.version));
+    /// Appends the value of a field of a template.
+    fn field(&self, field: LogField, out: &mut Vec<u8>) {
+        match field {
+            LogField::Client => put(out, format_args!("{}", self.client.ip())),
+            LogField::ClientPort => match self.client.port() {
+                0 => out.push(b'-'),
+                port => put(out, format_args!("{port}")),
+            },
+            LogField::Time => self.time(out),
+            LogField::TimeCommon => self.time_common(out),
+            LogField::Host => escape(self.host.unwrap_or(b"-"), out),
+            LogField::Request => self.request_line(out),
+            LogField::Method => escape(non_empty(self.method), out),
+            LogField::Target => escape(non_empty(self.target), out),
+            LogField::Version => escape(non_empty(self.version.as_bytes()), out),
+            LogField::Status => put(out, format_args!("{}", self.status)),
+            LogField::Bytes => put(out, format_args!("{}", self.bytes)),
+            LogField::Duration => {
+                let (seconds, micros) =
+                    (self.duration_us / 1_000_000, self.duration_us % 1_000_000);
+                put(out, format_args!("{seconds}.{micros:06}"));
+            }
+            LogField::Referer => escape(self.referer.unwrap_or(b"-"), out),
+            LogField::UserAgent => escape(self.user_agent.unwrap_or(b"-"), out),
+            LogField::Reason => escape(self.reason.unwrap_or("-").as_bytes(), out),
         }
+    }
+
+    fn common(&self, out: &mut Vec<u8>) {
+        put(out, format_args!("{} - - ", self.client.ip()));
+        self.time_common(out);
+        out.extend_from_slice(b" \"");
+        self.request_line(out);
         match self.bytes {
             0 => put(out, format_args!("\" {} -", self.status)),
             bytes => put(out, format_args!("\" {} {bytes}", self.status)),
         }
     }
 
-    fn json(&self, out: &mut Vec<u8>) {
+    fn time_common(&self, out: &mut Vec<u8>) {
+        let time = Civil::from_unix(self.time_ms / 1000);
+        let month = MONTHS[usize::from(time.month) - 1];
+        put(
+            out,
+            format_args!("[{:02}/{month}/{}:{time} +0000]", time.day, time.year),
+        );
+    }
+
+    fn request_line(&self, out: &mut Vec<u8>) {
+        if self.method.is_empty() {
+            return escape(non_empty(self.target), out);
+        }
+        escape(self.method, out);
+        out.push(b' ');
+        escape(self.target, out);
+        put(out, format_args!(" {}", self.version));
+    }
+
+    /// As ISO 8601 has it, in UTC.
+    fn time(&self, out: &mut Vec<u8>) {
         let time = Civil::from_unix(self.time_ms / 1000);
         let (year, month, day) = (time.year, time.month, time.day);
         let milliseconds = self.time_ms % 1000;
         put(
             out,
-            format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{time}.{milliseconds:03}Z\""),
+            format_args!("{year:04}-{month:02}-{day:02}T{time}.{milliseconds:03}Z"),
         );
-        put(out, format_args!(",\"client\":\"{}\"", self.client));
+    }
+
+    fn json(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"time\":\"");
+        self.time(out);
+        out.push(b'"');
+        match self.client.port() {
+            // Only a proxy knows it.
+            0 => put(out, format_args!(",\"client\":\"{}\"", self.client.ip())),
+            _ => put(out, format_args!(",\"client\":\"{}\"", self.client)),
+        }
         json_string(out, "host", self.host);
         json_string(out, "method", Some(self.method));
         match self.method {
@@ -239,8 +294,35 @@ pub(super) mod tests {
 
     fn formatted(line: &LogLine<'_>, format: LogFormat) -> String {
         let mut out = Vec::new();
-        line.write(format, &mut out);
+        line.write(&format, &mut out);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn template_shows_each_of_its_fields() {
+        let names = LogField::ALL
+            .iter()
+            .map(|(name, _)| format!("{name}={{{name}}}"));
+        let template = names
+            .collect::<Vec<_>>()
+            .join("|")
+            .replace("target={target}|", "");
+        let shown = formatted(&line(), template.parse().unwrap());
+        let expected = "client=192.0.2.7|client-port=40000|time=2000-10-10T20:55:36.042Z|\
+             time-common=[10/Oct/2000:20:55:36 +0000]|host=example.com:8080|\
+             request=GET /a.html?x=1 HTTP/1.1|method=GET|version=HTTP/1.1|status=200|bytes=2326|\
+             duration=0.000120|referer=http://example.com/|user-agent=Mozilla/5.0|reason=-\n";
+        assert_eq!(shown, expected);
+        let known_to_a_proxy = LogLine {
+            client: "192.0.2.7:0".parse().unwrap(),
+            target: b"\"\n",
+            ..line()
+        };
+        let shown = formatted(
+            &known_to_a_proxy,
+            "{client-port} {target} {{}}".parse().unwrap(),
+        );
+        assert_eq!(shown, "- \\\"\\x0a {}\n");
     }
 
     #[test]
@@ -337,7 +419,15 @@ pub(super) mod tests {
             user_agent: Some(&long),
             ..line()
         };
-        for format in [LogFormat::Common, LogFormat::Combined, LogFormat::Json] {
+        let template = "{host}{target}{referer}{user-agent}{target}{target}{status}"
+            .parse()
+            .unwrap();
+        for format in [
+            LogFormat::Common,
+            LogFormat::Combined,
+            LogFormat::Json,
+            template,
+        ] {
             let written = formatted(&line, format);
             assert!(written.len() < PACKET_BYTES_MAX, "{}", written.len());
             assert!(written.contains("..."));

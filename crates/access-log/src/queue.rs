@@ -78,7 +78,7 @@ impl LogQueue {
     /// Adds a line, or drops and counts it when the queue is full.
     pub fn push(&mut self, line: &LogLine<'_>, now_ms: u64) {
         let before = self.pending.len();
-        line.write(self.format, &mut self.pending);
+        line.write(&self.format, &mut self.pending);
         if self.pending.len() > PENDING_BYTES_MAX {
             self.pending.truncate(before);
             self.dropped += 1;

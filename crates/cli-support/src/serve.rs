@@ -53,7 +53,7 @@ const EXAMPLES: &str = concat!(
     "Booleans: --name, --name=on or --name=off.\n",
     "\n",
     "Signals: SIGTERM and SIGINT let requests in flight finish; a second one stops at once. ",
-    "SIGHUP reopens the access log.\n",
+    "SIGHUP reads the configuration again; SIGUSR1 reopens the access log.\n",
     "\n",
     "Exit codes: 0 success, 1 failure, 2 usage error.",
 );
@@ -256,7 +256,8 @@ fn port(topic: Topic) -> Arg {
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
 pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
-    let Checked { config, warnings } = check(arguments)?;
+    let checked = check(arguments).map_err(|errors| failure(&errors))?;
+    let Checked { config, warnings } = checked;
     for warning in warnings {
         warn(&warning.to_string());
     }
@@ -282,7 +283,17 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
         ready_file: arguments.run.ready_file.clone(),
         quiet: arguments.run.quiet,
     };
-    Ok(headway_server::run(config, options)?)
+    let read_config = || {
+        let Checked { config, warnings } = check(arguments).map_err(|errors| {
+            let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            all.join("; ")
+        })?;
+        for warning in warnings {
+            warn(&warning.to_string());
+        }
+        Ok(config)
+    };
+    Ok(headway_server::run(config, options, &read_config)?)
 }
 
 /// Runs the child of `headway serve` or `headway backend` with this hidden subcommand to its end.
@@ -296,7 +307,7 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: warning: {}", printable(text));
 }
 
-fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Failure> {
+fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Vec<ConfigError>> {
     let (options, mut errors) = settings(arguments);
     let environment = Environment {
         extensions: C::EXTENSIONS.known(),
@@ -311,10 +322,10 @@ fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Failure> {
     };
     match checked {
         Ok(checked) if errors.is_empty() => Ok(checked),
-        Ok(_) => Err(failure(&errors)),
+        Ok(_) => Err(errors),
         Err(more) => {
             errors.extend(more);
-            Err(failure(&errors))
+            Err(errors)
         }
     }
 }

@@ -27,7 +27,7 @@ fn has(test: &str, programs: &[&str]) -> bool {
 }
 
 /// The directory cargo puts this profile's programs into, with the libraries in it.
-fn built() -> &'static Path {
+pub(crate) fn built() -> &'static Path {
     let profile = Path::new(env!("CARGO_BIN_EXE_headway"))
         .parent()
         .expect("a directory");

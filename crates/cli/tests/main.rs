@@ -10,6 +10,7 @@ mod install;
 mod links;
 mod load;
 mod output;
+mod package;
 mod reference;
 mod report;
 mod serving;

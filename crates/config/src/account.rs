@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 
 use headway_os::encoding;
-use headway_os::user::{User, become_user, is_only};
+use headway_os::user::{Identity, User, become_user, is_only};
 use serde::{Deserialize, Serialize};
 
 const USERS: &str = "/etc/passwd";
@@ -90,6 +90,23 @@ impl Account {
             true => Ok(()),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
+    }
+
+    /// What a child takes on to start as this user. `None` if this process is this user, or is to stay
+    /// root.
+    ///
+    /// # Errors
+    /// As [`Identity::of`].
+    pub fn identity(&self) -> io::Result<Option<Identity>> {
+        match self.is_root() || !rustix::process::geteuid().is_root() {
+            true => Ok(None),
+            false => Identity::of(self.as_user()).map(Some),
+        }
+    }
+
+    /// Whether it is root.
+    pub fn is_root(&self) -> bool {
+        self.user == 0
     }
 
     fn as_user(&self) -> User<'_> {

@@ -15,7 +15,9 @@ use super::ranges::{number, size, span, time, value};
 use super::research::{Defaults, ResearchConfig};
 use super::settings::{STANDARD_OUTPUT, Settings};
 use super::units::{Helpers, Millis};
-use super::{Account, Config, HelperBackend, LogConfig, headers, hosts, locations, memory};
+use super::{
+    Config, HelperBackend, LogConfig, LogFormat, headers, hosts, locations, memory, networks, users,
+};
 
 /// Default limit on connections per worker.
 const DEFAULT_CONNECTIONS: u64 = 15_000;
@@ -26,6 +28,8 @@ const DEFAULT_BUFFER_DISK_BYTES: u64 = 4 << 30;
 /// Default of `small-file-max`.
 const DEFAULT_SMALL_FILE_BYTES: u64 = 128 << 10;
 const LISTENERS_MAX: usize = 64;
+/// Default of `resolve-interval`.
+const RESOLVE_INTERVAL_MS: u64 = 30_000;
 
 /// Returns the effective configuration, and reports every setting that is out of range.
 ///
@@ -59,6 +63,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         backlog: accept::backlog(from, defaults.backlog, environment.somaxconn, to),
         max_connections,
         max_connections_per_address: limits.connections_per_address,
+        proxies: networks::trusted_proxies(from, to),
         defer_accept: value(&from.defer_accept).unwrap_or(defaults.defer_accept),
         max_requests_per_connection: limits.requests_per_connection,
         header_timeout_ms: limits.header_timeout_ms,
@@ -91,8 +96,16 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         write_quantum_bytes: files.write_quantum_bytes,
         revalidate_ms: files.revalidate_ms,
         stale_while_revalidate_ms: files.stale_while_revalidate_ms,
+        resolve_interval_ms: time(
+            "resolve-interval",
+            &from.resolve_interval,
+            RESOLVE_INTERVAL_MS,
+            0,
+            to,
+        ),
         temp_directory: temp_directory(&from.temp_directory, to),
-        program_user: program_user(&from.program_user, to),
+        user: users::server_user(&from.user, to),
+        program_user: users::program_user(&from.program_user, to),
         server_header: headers::server(from, to),
         headers: headers::rules(&from.header, to),
         mime_types: headers::mime_types(from, to),
@@ -526,21 +539,6 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     item.get_ref().clone()
 }
 
-fn program_user(item: &Setting<String>, to: &mut Findings<'_>) -> Option<Account> {
-    let item = item.as_ref()?;
-    let position = Some(item.span());
-    match Account::parse(item.get_ref()) {
-        Err(error) => to.environment_error("program-user", position, error),
-        Ok(account) if !account.can_assume() => {
-            let problem =
-                format!("only root can start programs as {account}; start the server as root");
-            to.environment_error("program-user", position, problem);
-        }
-        Ok(account) => return Some(account),
-    }
-    None
-}
-
 fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
     let Some(item) = &from.log else {
         if from.log_format.is_some() {
@@ -570,6 +568,9 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
     }
     Some(LogConfig {
         path,
-        format: value(&from.log_format).unwrap_or_default(),
+        format: match &from.log_format {
+            Some(item) => item.get_ref().clone(),
+            None => LogFormat::default(),
+        },
     })
 }

@@ -192,10 +192,7 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         ],
         "TLS is not supported; put a TLS proxy in front",
     ),
-    (
-        &["user", "group"],
-        "not supported; start the server as that user (User= in a systemd unit)",
-    ),
+    (&["group"], "write user = \"NAME:GROUP\""),
     (
         &["pid", "pidfile"],
         "not supported; --ready-file writes the process number",
@@ -206,12 +203,13 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
     ),
     (&["include"], "not supported; write everything in one file"),
     (
-        &["rewrite", "return", "redirect", "tryfiles", "rewriterule"],
+        &["rewrite", "return", "redirect", "rewriterule"],
         "write redirect = \"/new/*\" in a [[location]]; paths are not rewritten",
     ),
+    (&["tryfiles"], "write fallback = \"/index.html\""),
     (
-        &["allow", "deny", "authbasic", "auth"],
-        "access control is not supported",
+        &["authbasic", "auth"],
+        "passwords are not supported; allow and deny are, by network",
     ),
 ];
 

@@ -10,10 +10,12 @@ use super::error::Findings;
 use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
-use super::{Host, Location, headers, locations};
+use super::{Access, Fallback, HandlerConfig, Host, Location, headers, locations};
 use crate::extensions::KnownApplications;
 
 const NAME_BYTES_MAX: usize = 253;
+/// Each one may be a lookup.
+const FALLBACKS_MAX: usize = 8;
 
 pub(super) fn hosts(
     from: &Settings,
@@ -65,6 +67,7 @@ fn host(
     let locations =
         locations::host_locations(tables(&own.location), locations, top, applications, to);
     locations::check_applications(&root, &locations, applications, to);
+    let fallback = fallback(own, top, &locations, to);
     Host {
         names: names(own, to),
         root,
@@ -85,6 +88,11 @@ fn host(
         symlinks: value(&own.symlinks)
             .or(value(&top.symlinks))
             .unwrap_or_default(),
+        access: match own.allow.is_some() || own.deny.is_some() {
+            true => Access::new(&own.allow, &own.deny),
+            false => Access::new(&top.allow, &top.deny),
+        },
+        fallback,
         error_pages: match pages {
             None => BTreeMap::new(),
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
@@ -92,6 +100,40 @@ fn host(
         locations,
         headers: headers::rules(&own.header, to),
     }
+}
+
+fn fallback(
+    own: &HostSettings,
+    top: &Settings,
+    locations: &[Location],
+    to: &mut Findings<'_>,
+) -> Vec<Fallback> {
+    let Some(item) = own.fallback.as_ref().or(top.fallback.as_ref()) else {
+        return Vec::new();
+    };
+    let all = &item.get_ref().0;
+    if all.len() > FALLBACKS_MAX {
+        let problem = format!("at most {FALLBACKS_MAX} paths are possible");
+        to.usage_error("fallback", Some(item.span()), problem);
+    }
+    let strips = |location: &&Location| match &location.handler {
+        HandlerConfig::Upstreams(upstreams) => !upstreams.strip.is_empty(),
+        _ => false,
+    };
+    let prefixes = locations
+        .iter()
+        .filter(strips)
+        .map(|location| location.path.to_string());
+    for prefix in prefixes {
+        let begins = |fallback: &&Fallback| fallback.to_string().starts_with(&prefix);
+        if let Some(fallback) = all.iter().find(begins) {
+            let problem = format!(
+                "`{fallback}` belongs to a location with strip-prefix, but other paths do not begin with {prefix}"
+            );
+            to.usage_error("fallback", Some(item.span()), problem);
+        }
+    }
+    all.clone()
 }
 
 /// The path of a directory or file as it is kept: absolute, because child processes may have another

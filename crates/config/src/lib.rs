@@ -24,8 +24,11 @@ pub mod units;
 pub mod value;
 pub mod research;
 mod error;
+mod fallback;
 mod extensions;
+mod log_format;
 mod memory;
+mod networks;
 mod ranges;
 mod redirect;
 mod strategy;
@@ -36,7 +39,10 @@ mod files;
 mod hosts;
 mod handlers;
 mod locations;
+mod upstream_names;
 mod upstreams;
+mod users;
+mod variables;
 mod header_rule;
 mod headers;
 mod hints;
@@ -47,15 +53,19 @@ pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
+pub use fallback::Fallback;
 pub use files::{EtagSource, Symlinks};
 pub use header_rule::{HeaderAction, HeaderRule, StatusRange};
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
+pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
+pub use networks::{Access, Network, Networks, TrustedProxies};
 pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, SendMethod};
 pub use units::AcceptBatch;
+pub use upstream_names::{Resolved, UpstreamEntry, resolve};
 pub use upstreams::{Protocol, Upstreams};
 
 /// The checked configuration of one server.
@@ -84,6 +94,8 @@ pub struct Config {
     pub max_connections: u32,
     /// Limit on open connections from one address, of all workers together; 0 means no limit.
     pub max_connections_per_address: u32,
+    /// The proxies in front of the server which are believed.
+    pub proxies: TrustedProxies,
     /// Whether a connection stays in the kernel until its first bytes arrive.
     pub defer_accept: bool,
     /// Limit on requests per connection; 0 means no limit.
@@ -151,10 +163,16 @@ pub struct Config {
     pub revalidate_ms: u64,
     /// How much longer a busy entry is used while its check would block.
     pub stale_while_revalidate_ms: u64,
+    /// How often names of upstreams are resolved again; 0 means never.
+    #[serde(default)]
+    pub resolve_interval_ms: u64,
     /// Directory of temporary files, which must exist. The files have no names.
     #[serde(default)]
     pub temp_directory: PathBuf,
-    /// User of the programs that the server starts; `None` is that of the server.
+    /// User of all processes but the master; `None` is that of the master.
+    #[serde(default)]
+    pub user: Option<Account>,
+    /// User of the programs that the server starts; `None` is `user`.
     #[serde(default)]
     pub program_user: Option<Account>,
     /// Value of the `Server` header; `None` omits it.
@@ -315,6 +333,12 @@ pub struct Host {
     pub precompressed: bool,
     /// Which symbolic links are followed.
     pub symlinks: Symlinks,
+    /// Whose requests are answered.
+    #[serde(default)]
+    pub access: Access,
+    /// What is served in place of a path that does not exist, in this order.
+    #[serde(default)]
+    pub fallback: Vec<Fallback>,
     /// Bodies of error responses, by status: absolute paths to existing files.
     pub error_pages: BTreeMap<u16, PathBuf>,
     /// Paths that a handler answers, including those of the top level.
@@ -332,17 +356,4 @@ pub struct LogConfig {
     pub path: PathBuf,
     /// The format of its lines.
     pub format: LogFormat,
-}
-
-/// The format of an access log line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// The NCSA common log format.
-    Common,
-    /// The common format with referer and user agent.
-    #[default]
-    Combined,
-    /// One JSON object per line.
-    Json,
 }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use toml::Spanned;
 
-use super::Host;
 use super::error::Findings;
 use super::handlers::{check_foreign_settings, kind};
 use super::keys::Setting;
@@ -19,6 +18,7 @@ use super::ranges::{number, size, span, time, value};
 use super::redirect::Redirect;
 use super::settings::{LocationSettings, Settings};
 use super::upstreams::{Protocol, Upstreams};
+use super::{Access, Host};
 use crate::extensions::KnownApplications;
 
 /// Descriptors a worker needs for each running program: its input, its output, and one for the
@@ -46,6 +46,9 @@ pub struct Location {
     pub handler: HandlerConfig,
     /// Only internal redirects reach it; clients get 404.
     pub internal: bool,
+    /// Whose requests are answered, of those that the host answers.
+    #[serde(default)]
+    pub access: Access,
     /// Timeout without progress of the handler: to take some of the body, to send something, to
     /// end.
     pub timeout_ms: u64,
@@ -393,6 +396,7 @@ fn location(
         path: rule?,
         handler,
         internal: value(&own.internal).unwrap_or(false),
+        access: Access::new(&own.allow, &own.deny),
         timeout_ms,
         request_timeout_ms,
         memory_max_bytes: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),

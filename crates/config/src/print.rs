@@ -2,12 +2,12 @@
 //! JSON.
 
 use std::fmt::{self, Display, Write};
-use std::str::FromStr;
 
 use super::units::{AcceptBatch, Bytes, Millis};
+use super::variables;
 use super::{
-    Cgi, Config, HandlerConfig, HeaderAction, HeaderRule, HelperBackend, Host, Location, LogFormat,
-    PathMatch, Protocol, ResearchConfig, Upstreams,
+    Access, Cgi, Config, HandlerConfig, HeaderAction, HeaderRule, HelperBackend, Host, Location,
+    PathMatch, Protocol, ResearchConfig, UpstreamEntry, Upstreams,
 };
 
 impl Config {
@@ -32,7 +32,8 @@ impl Config {
         let written: toml::Table = toml::from_str(&self.to_toml()).unwrap_or_default();
         let mut text = serde_json::to_string_pretty(&written).unwrap_or_default();
         text.push('\n');
-        text
+        // Only a file of TOML has variables.
+        text.replace("$${", "${")
     }
 
     fn write_top(&self, out: &mut String) -> fmt::Result {
@@ -61,6 +62,12 @@ impl Config {
         writeln!(out, "max-connections = {}", self.max_connections)?;
         let per_address = self.max_connections_per_address;
         writeln!(out, "max-connections-per-address = {per_address}")?;
+        if !self.proxies.networks.is_empty() {
+            writeln!(out, "trusted-proxies = {}", self.proxies.networks)?;
+            let header = quoted(&self.proxies.header);
+            writeln!(out, "client-address-header = {header}")?;
+            writeln!(out, "proxy-protocol = {}", self.proxies.proxy_protocol)?;
+        }
         writeln!(out, "defer-accept = {}", self.defer_accept)?;
         writeln!(
             out,
@@ -152,8 +159,13 @@ impl Config {
 
     /// The response headers, the log, the status page and the tracer.
     fn write_headers_and_log(&self, out: &mut String) -> fmt::Result {
+        let interval = Millis(self.resolve_interval_ms);
+        writeln!(out, "resolve-interval = \"{interval}\"")?;
         let directory = quoted(self.temp_directory.display());
         writeln!(out, "temp-directory = {directory}")?;
+        if let Some(account) = &self.user {
+            writeln!(out, "user = {}", quoted(account))?;
+        }
         if let Some(account) = &self.program_user {
             writeln!(out, "program-user = {}", quoted(account))?;
         }
@@ -163,7 +175,7 @@ impl Config {
         }
         if let Some(log) = &self.log {
             writeln!(out, "log = {}", quoted(log.path.display()))?;
-            writeln!(out, "log-format = \"{}\"", log.format)?;
+            writeln!(out, "log-format = {}", quoted(&log.format))?;
         }
         if let Some(status) = self.status {
             writeln!(out, "status = \"{status}\"")?;
@@ -181,7 +193,7 @@ impl Config {
         if !self.mime_types.is_empty() {
             writeln!(out, "\n[mime-types]")?;
             for (extension, kind) in &self.mime_types {
-                writeln!(out, "{} = {}", quoted(extension), quoted(kind))?;
+                writeln!(out, "{} = {}", key(extension), quoted(kind))?;
             }
         }
         (self.headers.iter()).try_for_each(|rule| write_header_rule(out, "header", rule))?;
@@ -218,6 +230,10 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     writeln!(out, "root = {}", quoted(host.root.display()))?;
     writeln!(out, "index = {}", list(host.index.iter()))?;
     writeln!(out, "listing = {}", host.listing)?;
+    write_access(out, &host.access)?;
+    if !host.fallback.is_empty() {
+        writeln!(out, "fallback = {}", list(host.fallback.iter()))?;
+    }
     writeln!(out, "dotfiles = {}", host.dotfiles)?;
     writeln!(out, "precompressed = {}", host.precompressed)?;
     writeln!(out, "symlinks = \"{}\"", host.symlinks)?;
@@ -257,6 +273,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         }
     }
     writeln!(out, "internal = {}", location.internal)?;
+    write_access(out, &location.access)?;
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
     writeln!(
         out,
@@ -293,8 +310,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     if location.reads_responses() {
         writeln!(out, "accel-redirect = {}", location.accel_redirect)?;
     }
-    let variable =
-        |(name, value): (&String, &String)| format!("{} = {}", quoted(name), quoted(value));
+    let variable = |(name, value): (&String, &String)| format!("{} = {}", key(name), quoted(value));
     let variables: Vec<String> = location.variables.iter().map(variable).collect();
     writeln!(out, "variables = {{ {} }}", variables.join(", "))
 }
@@ -313,7 +329,9 @@ fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
         out,
         "{} = {}",
         upstreams.protocol,
-        list(upstreams.addresses.iter())
+        list(upstreams.entries.iter().map(|entry| match entry {
+            UpstreamEntry::Address(text) | UpstreamEntry::Name(text, _) => text,
+        }))
     )?;
     writeln!(out, "keepalive = {}", upstreams.keepalive)?;
     writeln!(
@@ -337,32 +355,24 @@ fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
     writeln!(out, "strip-prefix = {strips}")
 }
 
-impl Display for LogFormat {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            LogFormat::Common => "common",
-            LogFormat::Combined => "combined",
-            LogFormat::Json => "json",
-        })
+fn write_access(out: &mut String, access: &Access) -> fmt::Result {
+    for (key, networks) in [("allow", &access.allow), ("deny", &access.deny)] {
+        if !networks.is_empty() {
+            writeln!(out, "{key} = {networks}")?;
+        }
     }
-}
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<LogFormat, String> {
-        let known = [LogFormat::Common, LogFormat::Combined, LogFormat::Json];
-        let found = known.into_iter().find(|format| format.to_string() == name);
-        found.ok_or_else(|| {
-            format!("`{name}` is not a log format; write one of common, combined, json")
-        })
-    }
+    Ok(())
 }
 
 fn list(items: impl Iterator<Item = impl Display>) -> String {
     format!("[{}]", items.map(quoted).collect::<Vec<_>>().join(", "))
 }
 
+/// In a key nothing is replaced.
+fn key(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
 fn quoted(text: impl Display) -> String {
-    toml::Value::String(text.to_string()).to_string()
+    toml::Value::String(variables::escape(&text.to_string())).to_string()
 }

@@ -15,11 +15,15 @@ use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{
-    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, SendMethod, StatusRange,
-    Streams, Symlinks,
+    EarlyReject, EtagSource, Fallback, HeaderAction, ListenerMode, LogFormat, Network, SendMethod,
+    StatusRange, Symlinks,
 };
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
+
+mod location;
+
+pub use location::LocationSettings;
 
 /// The position of values from the command line, which has no bytes of a file.
 pub(super) const COMMAND_LINE: Range<usize> = usize::MAX..usize::MAX;
@@ -55,16 +59,30 @@ table! {
         ///
         /// The server creates the files without names, so a crash leaves none behind.
         temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
+        /// How often names of upstreams are resolved again; 0 means never.
+        ///
+        /// If their addresses have changed, new workers take over, as in a reload.
+        resolve_interval: Millis, Serving, "30s", "\"5s\"";
+        /// User of all processes but the master, if root starts the server: NAME or NAME:GROUP.
+        ///
+        /// It has to be able to read the document roots, and to write the log. Ports below 1024 stay
+        /// possible. Write root to stay root.
+        user: String, Serving, "headway, if there is this user", "\"www-data\"";
         /// User of the programs that the server starts (CGI, direct): NAME or NAME:GROUP.
         ///
         /// The server has to be started as root. Programs cannot then reach the memory, the
         /// descriptors or the log of a worker. They have no capabilities in any case.
-        program_user: String, Serving, "that of the server", "\"www-cgi\"";
+        program_user: String, Serving, "that of user", "\"www-cgi\"";
 
         /// File to serve for a directory.
         ///
         /// Several names are tried in order.
         index: OneOrMany<String>, Files, "index.html", "[\"index.html\", \"index.htm\"]";
+        /// Paths to serve in place of one that does not exist, in order. The last one need not exist.
+        ///
+        /// $path is the requested path. A fallback may be that of a program, which sees the requested
+        /// path.
+        fallback: OneOrMany<Fallback>, Files, "none", "[\"$path.html\", \"/index.html\"]";
         /// List directories without an index file.
         listing: bool, Files, "false", "true";
         /// Serve and list names that begin with a dot; otherwise they get 404.
@@ -115,6 +133,26 @@ table! {
         ///
         /// Further connections get 503. 0 means no limit.
         max_connections_per_address: u32, Connections, "0", "100";
+        /// Proxies in front of the server which name their client: addresses, networks or private.
+        ///
+        /// private is this machine and the private networks. Their clients are in the log, and count for
+        /// limits. Connections of the proxies themselves are not limited by address.
+        trusted_proxies: OneOrMany<Network>, Connections, "none", "[\"10.0.0.0/8\", \"192.0.2.7\"]";
+        /// Header in which a trusted proxy names the client.
+        ///
+        /// The client is the last address in it that is not itself a trusted proxy. Forwarded is read as
+        /// in RFC 7239.
+        client_address_header: String, Connections, "X-Forwarded-For", "\"CF-Connecting-IP\"";
+        /// Connections of trusted proxies begin with a PROXY protocol header, of version 1 or 2.
+        ///
+        /// Those without one are closed.
+        proxy_protocol: bool, Connections, "false", "true";
+        /// Networks whose clients are served; others get 403.
+        ///
+        /// A client is the one that a trusted proxy names.
+        allow: OneOrMany<Network>, Connections, "all", "[\"192.0.2.0/24\", \"private\"]";
+        /// Networks whose clients get 403, also if allow has them.
+        deny: OneOrMany<Network>, Connections, "none", "\"203.0.113.0/24\"";
         /// Requests on one connection before it is closed; 0 means no limit.
         max_requests_per_connection: u32, Connections, "0", "1000";
         /// Length of the kernel's accept queue (listen backlog).
@@ -229,9 +267,13 @@ table! {
 
         /// Write an access log to this file, or to standard output: -.
         ///
-        /// SIGHUP reopens it.
+        /// SIGUSR1 reopens it.
         log: PathBuf, Logs, "no log", "\"/var/log/headway/access.log\"";
-        /// Log format: common, combined or json.
+        /// Log format: common, combined, json, or a template.
+        ///
+        /// A template has fields in braces: client, client-port, time, time-common, host, request,
+        /// method, target, version, status, bytes, duration (seconds), referer, user-agent, reason.
+        /// `{{` is a brace.
         log_format: LogFormat, Logs, "combined", "\"json\"";
         /// Address of the status page and metrics.
         ///
@@ -263,6 +305,8 @@ table! {
         root: PathBuf, Host, "it is required", "\"/srv/example\"";
         /// File to serve for a directory, or a list of names to try in order.
         index: OneOrMany<String>, Host, "that of the top level", "\"index.html\"";
+        /// Paths to serve in place of one that does not exist, in order.
+        fallback: OneOrMany<Fallback>, Host, "that of the top level", "\"/index.php\"";
         /// List directories that have no index file.
         listing: bool, Host, "that of the top level", "true";
         /// Serve and list names that begin with a dot.
@@ -273,118 +317,14 @@ table! {
         symlinks: Symlinks, Host, "that of the top level", "\"none\"";
         /// Files to send as the body of error responses, by status.
         error_pages: BTreeMap<String, PathBuf>, Host, "that of the top level", "{ 404 = \"errors/404.html\" }";
+        /// Networks whose clients are served; others get 403.
+        allow: OneOrMany<Network>, Host, "those of the top level", "\"private\"";
+        /// Networks whose clients get 403.
+        deny: OneOrMany<Network>, Host, "those of the top level", "\"203.0.113.0/24\"";
         /// Paths that a handler answers, on this host.
         location: Tables<LocationSettings>, Host, "those of the top level", "[[host.location]]";
         /// Rules for response headers, on this host.
         header: Tables<HeaderSettings>, Host, "those of the top level", "[[host.header]]";
-    }
-}
-
-table! {
-    /// One `[[location]]`.
-    LocationSettings, "location" {
-        /// Requests whose path is below this one; the longest prefix wins.
-        prefix: String, Location, "this or suffix is required", "\"/app/\"";
-        /// Requests whose path has a component that ends so.
-        suffix: String, Location, "this or prefix is required", "\".php\"";
-        /// Serve files, as an exception from another location.
-        files: bool, Location, "false", "true";
-        /// Answer only internal redirects (accel-redirect); clients get 404.
-        internal: bool, Location, "false", "true";
-        /// Run a CGI program for each request.
-        cgi: bool, Location, "false", "true";
-        /// Program with its arguments that stays and is passed client sockets (direct CGI).
-        direct: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\", \"--fast\"]";
-        /// FastCGI upstreams.
-        fastcgi: OneOrMany<String>, Location, "no upstream", "\"unix:/run/php/php-fpm.sock\"";
-        /// SCGI upstreams.
-        scgi: OneOrMany<String>, Location, "no upstream", "\"127.0.0.1:4000\"";
-        /// HTTP upstreams (reverse proxy).
-        proxy: OneOrMany<String>, Location, "no upstream", "[\"127.0.0.1:3000\", \"127.0.0.1:3001\"]";
-        /// Path or URL to redirect to.
-        ///
-        /// A final * stands for the rest of the path and the query. Without it nothing is appended.
-        redirect: String, Location, "no redirect", "\"https://www.example.com/*\"";
-        /// Status of the redirect: 301, 302, 303, 307 or 308.
-        ///
-        /// Browsers keep 301 and 308 for long.
-        redirect_status: u32, Location, "302", "301";
-        /// Application inside the server, by name.
-        ///
-        /// `headway` contains none. `headway-lab serve` has those of experiments.
-        application: String, Location, "no application", "\"specweb99\"";
-        /// Directory of the CGI programs, in place of the prefix below the document root; or of an
-        /// application's own files.
-        root: PathBuf, Location, "the document root", "\"/usr/lib/cgi-bin\"";
-        /// Whether X-Accel-Redirect and X-Sendfile in a response make the server send a file.
-        accel_redirect: bool, Location, "false", "true";
-        /// Answer clients that have closed their sending side.
-        half_close: bool, Location, "false", "true";
-        /// Pass the Authorization header on; proxy always does.
-        authorization: bool, Location, "false", "true";
-        /// Variables for the program in addition to those of the request.
-        variables: BTreeMap<String, String>, Location, "none", "{ APP_ENV = \"production\" }";
-
-        /// Time without progress from the handler.
-        timeout: Millis, LocationLimits, "60s", "\"5m\"";
-        /// Time for the whole request; 0 means no limit.
-        request_timeout: Millis, LocationLimits, "600s", "\"1h\"";
-        /// Longest request body; a longer one gets 413.
-        max_body_size: Bytes, LocationLimits, "that of the top level", "\"64MiB\"";
-        /// Longest header of a handler's response; a longer one gets 502.
-        max_response_header_size: Bytes, LocationLimits, "32KiB", "\"64KiB\"";
-        /// Longest response body, which is cut off there; 0 means no limit.
-        output_max: Bytes, LocationLimits, "1GiB", "\"10GiB\"";
-        /// Bytes of one response buffered on disk for a slow client; 0 buffers none.
-        temp_file_max: Bytes, LocationLimits, "64MiB", "\"1GiB\"";
-        /// Receive the whole request body before the handler starts.
-        ///
-        /// Otherwise a slow client occupies the handler. direct always does.
-        request_buffering: bool, LocationLimits, "true", "false";
-        /// Requests the handler answers at the same time, per worker.
-        ///
-        /// The default is 256 for proxy and 16 for all others.
-        concurrency: u32, LocationLimits, "256 (proxy) or 16", "64";
-        /// Requests of one address (IPv6: one /64 network) that the handler answers at the same time.
-        ///
-        /// Others of it wait in the queue. 0 means no limit.
-        concurrency_per_address: u32, LocationLimits, "0", "8";
-        /// Requests that wait for the handler per worker; beyond this they get 503.
-        queue: u32, LocationLimits, "1024", "100";
-
-        /// Address space of each process; 0 means no limit.
-        memory_max: Bytes, Programs, "0", "\"512MiB\"";
-        /// Processes of the server's user (RLIMIT_NPROC); 0 means no limit.
-        processes_max: u64, Programs, "some more than run already", "1000";
-        /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
-        streams: Streams, Programs, "socket", "\"pipe\"";
-
-        /// Idle keep-alive connections to each upstream, per worker.
-        ///
-        /// The default is 16 for proxy and 0 for fastcgi; scgi has none.
-        keepalive: u32, Upstreams, "16 (proxy) or 0", "32";
-        /// Use keep-alive connections also for requests that must not be sent twice, such as POST.
-        keepalive_unsafe_methods: bool, Upstreams, "false", "true";
-        /// Upstreams to try for one request.
-        attempts: u32, Upstreams, "2", "3";
-        /// Time for an upstream to accept a connection.
-        ///
-        /// Also, but at least 1 s, to acknowledge a request on an idle one.
-        connect_timeout: Millis, Upstreams, "5s", "\"1s\"";
-        /// Upgraded connections (WebSocket) per worker; 0 allows none. Only proxy.
-        max_upgrades: u32, Upstreams, "256", "1000";
-        /// Time without data on an upgraded connection. Only proxy.
-        upgrade_timeout: Millis, Upstreams, "300s", "\"1h\"";
-        /// Trust the X-Forwarded and Forwarded headers of the request. Only proxy.
-        trust_forwarded: bool, Upstreams, "false", "true";
-        /// Pass the client's Host header to the upstream. Only proxy.
-        preserve_host: bool, Upstreams, "true", "false";
-        /// Pass paths with an escaped slash (%2F) to the upstream; otherwise they get 404. Only proxy.
-        escaped_slashes: bool, Upstreams, "true", "false";
-        /// Pass the path without the prefix of the location. Only proxy.
-        ///
-        /// The upstream finds the prefix in X-Forwarded-Prefix.
-        strip_prefix: bool, Upstreams, "false", "true";
     }
 }
 

@@ -9,6 +9,7 @@ use super::error::Findings;
 use super::ranges::{number, span, time, value};
 use super::settings::LocationSettings;
 use super::units::OneOrMany;
+use super::upstream_names::{UpstreamEntry, name_of, resolve};
 
 /// Default of `attempts`.
 const ATTEMPTS: u32 = 2;
@@ -49,8 +50,8 @@ impl fmt::Display for Protocol {
 pub struct Upstreams {
     /// The protocol of all.
     pub protocol: Protocol,
-    /// The addresses; [`Address::parse`] reads each.
-    pub addresses: Vec<String>,
+    /// The list, at least one.
+    pub entries: Vec<UpstreamEntry>,
     /// Idle keep-alive connections to each, per worker.
     pub keepalive: u32,
     /// Whether keep-alive connections also carry requests that must not be sent twice.
@@ -80,7 +81,10 @@ impl Upstreams {
     /// Returns the descriptors that the upstreams take in a worker with this number of concurrent
     /// requests.
     pub fn descriptors(&self, concurrency: u32) -> usize {
-        let kept = self.addresses.len().saturating_mul(self.keepalive as usize);
+        let kept = self
+            .addresses()
+            .len()
+            .saturating_mul(self.keepalive as usize);
         let under_way = concurrency as usize + self.max_upgrades as usize;
         kept.saturating_add(under_way)
     }
@@ -100,7 +104,7 @@ pub(super) fn upstreams(
     to: &mut Findings<'_>,
 ) -> Option<Upstreams> {
     let name = |name: &str| format!("{key}.{name}");
-    let addresses = addresses(&name(&protocol.to_string()), protocol, list, to)?;
+    let entries = entries(&name(&protocol.to_string()), protocol, list, to)?;
     let proxies = protocol == Protocol::Proxy;
     if own.authorization.is_some() && proxies {
         let problem = "proxy always passes it on; remove it";
@@ -117,7 +121,7 @@ pub(super) fn upstreams(
     let (keepalive, keepalive_unsafe_methods) = keepalive(key, own, protocol, to);
     Some(Upstreams {
         protocol,
-        addresses,
+        entries,
         keepalive,
         keepalive_unsafe_methods,
         attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
@@ -207,12 +211,12 @@ fn keepalive(
     (connections, unsafe_methods)
 }
 
-fn addresses(
+fn entries(
     key: &str,
     protocol: Protocol,
     list: &Spanned<OneOrMany<String>>,
     to: &mut Findings<'_>,
-) -> Option<Vec<String>> {
+) -> Option<Vec<UpstreamEntry>> {
     let read = match protocol {
         Protocol::Proxy => Address::parse_http,
         Protocol::FastCgi | Protocol::Scgi => Address::parse,
@@ -225,9 +229,15 @@ fn addresses(
     }
     let mut good = Vec::new();
     for text in texts {
-        match read(text) {
-            Ok(address) => good.push(address.to_string()),
-            Err(error) => to.usage_error(key, Some(list.span()), format!("`{text}`: {error}")),
+        match (name_of(text, protocol), read(text)) {
+            (Some(name), _) => match resolve(name) {
+                Ok(addresses) => good.push(UpstreamEntry::Name(name.to_owned(), addresses)),
+                Err(error) => to.environment_error(key, Some(list.span()), error),
+            },
+            (None, Ok(address)) => good.push(UpstreamEntry::Address(address.to_string())),
+            (None, Err(error)) => {
+                to.usage_error(key, Some(list.span()), format!("`{text}`: {error}"));
+            }
         }
     }
     (good.len() == texts.len()).then_some(good)
@@ -266,7 +276,11 @@ mod tests {
             ("proxy = \"http://127.0.0.1:80/\"", vec!["127.0.0.1:80"]),
         ] {
             match &checked(text).unwrap()[..] {
-                [HandlerConfig::Upstreams(upstreams)] => assert_eq!(upstreams.addresses, expected),
+                [HandlerConfig::Upstreams(upstreams)] => {
+                    let addresses = upstreams.addresses();
+                    let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                    assert_eq!(texts, expected);
+                }
                 other => panic!("{text}: {other:?}"),
             }
         }
@@ -275,7 +289,7 @@ mod tests {
     #[test]
     fn upstream_errors_name_the_reason() {
         for (text, expected) in [
-            ("fastcgi = \"localhost:9000\"", "needs a numeric address"),
+            ("fastcgi = \"localhost\"", "needs an address and a port"),
             ("fastcgi = []", "list 1 to 64 upstreams"),
             (
                 "proxy = \"https://127.0.0.1:443\"",

@@ -11,8 +11,10 @@ use toml::de::{DeInteger, DeValue};
 use super::error::Findings;
 use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
+use super::variables;
 use super::{
-    EarlyReject, EtagSource, HeaderAction, ListenerMode, LogFormat, StatusRange, Streams, Symlinks,
+    EarlyReject, EtagSource, Fallback, HeaderAction, ListenerMode, LogFormat, Network, StatusRange,
+    Streams, Symlinks,
 };
 
 /// The description of a type of setting, for messages, help and the reference.
@@ -93,7 +95,10 @@ pub(crate) trait Value: Sized {
 fn scalar<T: Value>(from: Written<'_, '_>, to: &mut Findings<'_>) -> Option<T> {
     let span = from.value.span();
     let read = match (from.value.get_ref(), T::FORM.accepts) {
-        (DeValue::String(text), Accepts::Text | Accepts::TextOrNumber) => T::parse(text),
+        (DeValue::String(text), Accepts::Text | Accepts::TextOrNumber) => {
+            let text = variables::expand(text, |name| std::env::var(name).ok());
+            text.and_then(|text| T::parse(&text))
+        }
         (DeValue::Integer(number), Accepts::Number | Accepts::TextOrNumber) => {
             T::parse(&decimal(number))
         }
@@ -197,6 +202,8 @@ texts! {
     Helpers: "number, range or \"io_uring\"", "N|MIN-MAX|io_uring", "", TextOrNumber, "a number, a range such as \"1-16\", or \"io_uring\"";
     AcceptBatch: "number or \"auto\"", "N|auto", "", TextOrNumber, "a number or \"auto\"";
     ListenAddress: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
+    Network: "network", "NETWORK", "", Text, "an address, a network such as \"10.0.0.0/8\", or \"private\"";
+    Fallback: "path", "PATH", "", Text, "a path such as \"/index.html\" or \"$path.html\"";
     EtagSource: "choice", "mtime-size|inode|content", "", Text, "\"mtime-size\", \"inode\" or \"content\"";
     HeaderAction: "choice", "set|append|remove", "", Text, "\"set\", \"append\" or \"remove\"";
     StatusRange: "status", "STATUS", "", TextOrNumber, "\"success\", \"error\", \"any\", a class such as \"4xx\", or a status such as 404";
@@ -204,7 +211,7 @@ texts! {
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";
-    LogFormat: "choice", "FORMAT", "", Text, "\"common\", \"combined\" or \"json\"";
+    LogFormat: "choice or template", "FORMAT", "", Text, "\"common\", \"combined\", \"json\" or a template";
     Streams: "choice", "socket|pipe", "", Text, "\"socket\" or \"pipe\"";
 }
 

@@ -176,7 +176,7 @@ fn options_take_precedence_over_the_file() {
     assert_eq!((config.workers, config.listen[0].port()), (1, 2));
     let log = config.log.unwrap();
     assert_eq!(
-        (log.path.as_path(), log.format),
+        (log.path.as_path(), log.format.clone()),
         (Path::new("/a.log"), LogFormat::Json)
     );
 }

@@ -20,7 +20,7 @@ mod pace;
 mod table;
 
 use std::cell::OnceCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -156,12 +156,28 @@ pub enum Next {
     Close(Option<Box<Request>>),
 }
 
+/// What is known about a connection that comes from a trusted proxy.
+#[derive(Clone, Copy, Debug)]
+pub struct BehindProxy {
+    /// The sender of the requests: the proxy, or the client that its PROXY header names.
+    pub sender: SocketAddr,
+    /// Whether the sender is itself a trusted proxy, so that its header names the client.
+    pub is_trusted: bool,
+    /// Whether the PROXY header has still to come.
+    pub awaits_header: bool,
+    /// The address that the limit of connections counts, once the PROXY header has named it.
+    pub counted: Option<IpAddr>,
+}
+
 /// One client connection.
 pub struct Connection {
     /// The socket, non-blocking.
     pub socket: OwnedFd,
-    /// The client's address.
+    /// The address of the client, as far as it is known. From request to request it may be another one
+    /// when they come from a trusted proxy; its port is then 0.
     pub client: SocketAddr,
+    /// `None` for a connection that does not come from a trusted proxy.
+    pub behind_proxy: Option<Box<BehindProxy>>,
     /// The local address, looked up once a handler needs it.
     pub local: OnceCell<Box<SocketAddr>>,
     /// Identifies the connection in events and helper answers.
@@ -202,6 +218,7 @@ impl Connection {
         Self {
             socket,
             client,
+            behind_proxy: None,
             local: OnceCell::new(),
             token,
             interest: None,
@@ -218,6 +235,49 @@ impl Connection {
             write_size_hint: 0,
             requests: 0,
             lingered_bytes: 0,
+        }
+    }
+
+    /// Has the connection come from a trusted proxy.
+    pub fn come_from_proxy(&mut self, awaits_header: bool) {
+        self.behind_proxy = Some(Box::new(BehindProxy {
+            sender: self.client,
+            is_trusted: true,
+            awaits_header,
+            counted: None,
+        }));
+    }
+
+    /// Whether the PROXY header has still to come.
+    pub fn awaits_proxy_header(&self) -> bool {
+        let behind = self.behind_proxy.as_ref();
+        behind.is_some_and(|behind| behind.awaits_header)
+    }
+
+    /// The sender of the requests: the client, or a proxy between it and the server.
+    pub fn sender(&self) -> SocketAddr {
+        let behind = self.behind_proxy.as_ref();
+        behind.map_or(self.client, |behind| behind.sender)
+    }
+
+    /// Forgets whose request the last one was, since the next one may be of another client.
+    pub fn forget_client(&mut self) {
+        if let Some(behind) = &self.behind_proxy {
+            self.client = behind.sender;
+        }
+    }
+
+    /// Whether the sender is a trusted proxy, so that what it says of its client is believed.
+    pub fn has_trusted_sender(&self) -> bool {
+        let behind = self.behind_proxy.as_ref();
+        behind.is_some_and(|behind| behind.is_trusted)
+    }
+
+    /// The address that the limit of connections per address counts. A trusted proxy is not limited.
+    pub fn counted_address(&self) -> Option<IpAddr> {
+        match &self.behind_proxy {
+            Some(behind) => behind.counted,
+            None => Some(self.client.ip()),
         }
     }
 

@@ -66,10 +66,27 @@ pub enum ToWorker {
     /// Poll the shared listeners: another worker may have left connections there.
     PollListeners,
     /// Stop accepting, finish what is in flight, answer `Drained` and exit.
-    Drain {
-        /// After this time, exit anyway.
-        timeout_ms: u64,
-    },
+    Drain(Drain),
+}
+
+/// How a worker ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// After this time, exit anyway.
+    pub timeout_ms: u64,
+    /// How long idle connections may wait for a request, which is then their last one. 0 closes them at
+    /// once.
+    pub idle_ms: u64,
+}
+
+impl Drain {
+    /// The end of the server, within this time.
+    pub fn within(timeout_ms: u64) -> Drain {
+        Drain {
+            timeout_ms,
+            idle_ms: 0,
+        }
+    }
 }
 
 /// From a worker to the master.

@@ -107,6 +107,22 @@ impl StartDescriptors {
         Ok(self.0.remove(position).1)
     }
 
+    /// Takes all descriptors with this name, in their order.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn take_all(&mut self, name: StartDescriptor) -> Result<Vec<OwnedFd>, DescriptorError> {
+        let all: Vec<OwnedFd> = self
+            .0
+            .extract_if(.., |(found, _)| *found == name)
+            .map(|(_, one)| one)
+            .collect();
+        match all.is_empty() {
+            true => Err(DescriptorError::Missing(name)),
+            false => Ok(all),
+        }
+    }
+
     /// Takes the descriptor with this name if it is `wanted`.
     ///
     /// # Errors

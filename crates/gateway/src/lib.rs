@@ -21,6 +21,7 @@
 )]
 
 pub mod request;
+pub mod client_address;
 pub mod fields;
 pub mod response;
 pub mod codec;

@@ -234,6 +234,7 @@ fn counted(work: &Work) {
 
 const FORWARDING: Forwarding<'static> = Forwarding {
     remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 50000),
+    client: None,
     https: false,
     trusts_client: true,
     authority: b"back:81",

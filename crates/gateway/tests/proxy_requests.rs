@@ -10,6 +10,7 @@ use proptest::prelude::*;
 fn forwarding() -> Forwarding<'static> {
     Forwarding {
         remote: "[::ffff:192.0.2.7]:50000".parse().unwrap(),
+        client: None,
         https: false,
         trusts_client: false,
         authority: b"back:81",
@@ -81,6 +82,7 @@ fn proxied_request_is_rewritten() {
 fn forwarded_follows_rfc_7239_for_ipv6_and_tls() {
     let forwarding = Forwarding {
         remote: "[2001:db8::1]:7".parse().unwrap(),
+        client: None,
         https: true,
         keeps_host: false,
         keep: false,

@@ -25,6 +25,7 @@ fn codec_for(bytes: &str, body: Body) -> ProxyCodec {
     };
     let forwarding = Forwarding {
         remote: "192.0.2.7:50000".parse().unwrap(),
+        client: None,
         https: false,
         trusts_client: false,
         authority: b"back",

@@ -170,6 +170,8 @@ mod tests {
                 dotfiles: false,
                 precompressed: false,
                 symlinks: Default::default(),
+                access: Default::default(),
+                fallback: Vec::new(),
                 error_pages: BTreeMap::new(),
                 locations: Vec::new(),
                 headers: Vec::new(),

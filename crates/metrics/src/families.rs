@@ -138,6 +138,7 @@ families! {
     "Log and processes" {
         LOG_LINES_DROPPED Counter "headway_log_lines_dropped_total" [stage] "Access log lines dropped, by stage.";
         WORKERS_STUCK Counter "headway_stuck_workers_replaced_total" [] "Workers replaced because they made no progress for worker-timeout. They count as process deaths, too.";
+        RELOADS Counter "headway_config_reloads_total" [result] "Reloads of the configuration: done, or failed, so that the one before is in use.";
         PROCESS_DEATHS Counter "headway_process_deaths_total" [process] "Processes of the server that ended unexpectedly, by kind of process.";
     }
     "Kernel" {

@@ -110,6 +110,15 @@ pub struct MasterStatus {
     /// Store processes that ended unexpectedly.
     #[serde(default)]
     pub store_deaths: u64,
+    /// How often the configuration was reloaded.
+    #[serde(default)]
+    pub reloads: u64,
+    /// Reloads that failed: the configuration before is in use.
+    #[serde(default)]
+    pub reload_failures: u64,
+    /// Why the last reload failed; `None` if it did not.
+    #[serde(default)]
+    pub reload_error: Option<String>,
     /// Page-cache pinning; `None` where it is off.
     #[serde(default)]
     pub pinned: Option<Pinned>,

@@ -143,6 +143,9 @@ impl Metrics {
         let seconds = master.start_time_ms as f64 / 1e3;
         self.sample(&families::START_TIME, &[], seconds);
         self.deaths(master);
+        for (result, count) in [("done", master.reloads), ("failed", master.reload_failures)] {
+            self.sample(&families::RELOADS, &[&result], count);
+        }
         self.sample(&families::WORKERS_STUCK, &[], master.workers_stuck);
         self.sample(&families::HELPERS_STARTED, &[], master.helpers_started);
         self.sample(&families::HELPERS_REJECTED, &[], master.helpers_rejected);

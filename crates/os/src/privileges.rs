@@ -54,8 +54,19 @@ pub fn drop_capabilities(keep: CapabilitySet) -> Result<()> {
 /// # Errors
 /// As prctl(2). Without CAP_SETPCAP nothing is done, and no error is returned.
 pub fn empty_bounding_set() -> Result<()> {
+    shrink_bounding_set(CapabilitySet::empty())
+}
+
+/// As [`empty_bounding_set`], but keeps these.
+///
+/// # Errors
+/// As prctl(2). Without CAP_SETPCAP nothing is done, and no error is returned.
+pub fn shrink_bounding_set(keep: CapabilitySet) -> Result<()> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
+        if keep.contains(capability) {
+            continue;
+        }
         match remove_capability_from_bounding_set(capability) {
             // EINVAL: the kernel has no capability of this number.
             Ok(()) | Err(Errno::INVAL) => {}

@@ -51,6 +51,8 @@ pub struct Request {
     pub had_helper: bool,
     /// Its name was looked up again because the open file was stale.
     pub was_stale: bool,
+    /// The path of the file that is served in place of the requested one, which does not exist.
+    other_path: Option<Box<[u8]>>,
     /// How many internal redirects the request has had.
     pub redirects: u8,
     /// The version of the root in which something was missing when a helper last had to find out where the
@@ -72,6 +74,7 @@ impl Request {
         self.virtual_host = host;
         (self.started, self.redirects) = (None, 0);
         (self.first_line, self.reject_reason) = (Box::default(), None);
+        self.other_path = None;
         (self.body_read, self.had_helper, self.was_stale) = (false, false, false);
         self.awaited_root.set(None);
         self.helper_requests = (0, 0);
@@ -104,6 +107,7 @@ impl Request {
             had_helper: false,
             was_stale: false,
             awaited_root: Cell::new(None),
+            other_path: None,
             redirects: 0,
             accel_fields: None,
             helper_requests: (0, 0),
@@ -115,9 +119,27 @@ impl Request {
         !self.head.bytes().is_empty()
     }
 
-    /// The path in its normal form, without the leading slash; empty if there is none.
+    /// The path of the file in its normal form, without the leading slash; empty if there is none.
     pub fn path(&self) -> &[u8] {
-        self.head.path_bytes()
+        match &self.other_path {
+            Some(other) => other,
+            None => self.head.path_bytes(),
+        }
+    }
+
+    /// Has the file of the requested path be served.
+    pub fn serve_requested(&mut self) {
+        self.other_path = None;
+    }
+
+    /// Whether the file of another path is served.
+    pub fn is_substituted(&self) -> bool {
+        self.other_path.is_some()
+    }
+
+    /// Has the file of this path be served in place of the requested one.
+    pub fn serve_instead(&mut self, path: Vec<u8>) {
+        self.other_path = Some(path.into());
     }
 
     /// The target as received: the part between the first and the last space of the request line.
@@ -206,10 +228,13 @@ mod tests {
         assert_eq!(first.target(), b"/a?b");
         first.body.push(1);
         first.count_helper_request(7);
+        first.serve_instead(b"other".to_vec());
+        assert_eq!(first.path(), b"other");
         (first.had_helper, first.body_read, first.redirects) = (true, true, 3);
         requests.recycle(first);
         let second = request(&mut requests, "GET / HTTP/1.1\r\nHost: y\r\n\r\n");
         assert_eq!((second.target(), second.body.len()), (&b"/"[..], 0));
+        assert_eq!(second.path(), b"");
         assert!(!(second.had_helper || second.body_read || second.head_only));
         assert_eq!((second.redirects, second.requested_offset()), (0, 0));
         assert!(requests.recycled.is_empty());

@@ -15,6 +15,7 @@ pub mod accel_redirect;
 mod codec;
 mod response;
 
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,7 +23,7 @@ use std::rc::Rc;
 use headway_files::{RootConfig, RootId, Symlinks};
 use headway_gateway::cgi::{ScriptSplit, split_at_suffix, splits_below};
 
-use headway_config::{Config, HandlerConfig, Host, Location, PathMatch};
+use headway_config::{Access, Config, Fallback, HandlerConfig, Host, Location, PathMatch};
 use headway_request::{ProgramName, VirtualHost};
 
 pub use cgi::{Endpoints, is_nph, launch, launch_direct, variables};
@@ -122,6 +123,11 @@ pub struct Routes {
     /// By host; empty if there is no location at all.
     sites: Vec<HostRoutes>,
     all: Vec<Rc<Route>>,
+    is_empty: bool,
+    /// Whose requests the hosts answer.
+    access: Vec<Access>,
+    /// What is served in place of a path that does not exist, by host.
+    fallbacks: Vec<Rc<[Fallback]>>,
     /// The document roots, by host.
     roots: Vec<Vec<u8>>,
 }
@@ -132,6 +138,17 @@ impl Routes {
         let mut routes = Routes {
             sites: Vec::new(),
             all: Vec::new(),
+            is_empty: is_empty(config),
+            access: config
+                .hosts
+                .iter()
+                .map(|host| host.access.clone())
+                .collect(),
+            fallbacks: config
+                .hosts
+                .iter()
+                .map(|host| host.fallback.clone().into())
+                .collect(),
             roots: config
                 .hosts
                 .iter()
@@ -180,10 +197,23 @@ impl Routes {
         .collect()
     }
 
-    /// Whether there are no locations, so that every path is a file's.
+    /// Whether every path is that of its file: there are no locations, no fallbacks and no rules of
+    /// access.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.is_empty
+    }
+
+    /// Whether a host answers requests of this client.
+    pub fn admits(&self, site: &VirtualHost, client: IpAddr) -> bool {
+        let access = self.access.get(site.root.0 as usize);
+        access.is_none_or(|access| access.admits(client))
+    }
+
+    /// What is served in place of a path that does not exist, in this order.
+    pub fn fallbacks(&self, site: &VirtualHost) -> Option<Rc<[Fallback]>> {
+        let paths = self.fallbacks.get(site.root.0 as usize);
+        paths.filter(|paths| !paths.is_empty()).cloned()
     }
 
     /// Number of locations.
@@ -220,10 +250,10 @@ impl Routes {
         by_prefix.or_else(by_suffix).map(|(_, route)| route)
     }
 
-    /// Whether a directory's index file may be a program on this host.
-    pub fn has_suffixes(&self, site: &VirtualHost) -> bool {
+    /// Whether a directory's index file may belong to a location of this host.
+    pub fn has_locations(&self, site: &VirtualHost) -> bool {
         let routes = self.sites.get(site.root.0 as usize);
-        routes.is_some_and(|routes| !routes.suffixes.is_empty())
+        routes.is_some_and(|routes| !routes.prefixes.is_empty() || !routes.suffixes.is_empty())
     }
 
     /// The program found for a path of `site`: `split` of the URL, `name` below the root.
@@ -291,6 +321,13 @@ impl Routes {
         let root = self.roots.get(site.root.0 as usize);
         root.map_or(&b""[..], |root| root.strip_suffix(b"/").unwrap_or(root))
     }
+}
+
+fn is_empty(config: &Config) -> bool {
+    let has_none = |host: &Host| {
+        host.locations.is_empty() && host.fallback.is_empty() && host.access.is_open()
+    };
+    config.hosts.iter().all(has_none)
 }
 
 impl HostRoutes {

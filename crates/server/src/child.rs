@@ -88,19 +88,19 @@ fn become_child_with(name: &CStr, capabilities: CapabilitySet) -> Result<(), Chi
     drop_capabilities(capabilities).map_err(|error| ChildError::Capabilities(error.into()))
 }
 
-/// Prepares a child: sets the name that `ps` and `top` show (at most 15 bytes), and leaves SIGTERM,
-/// SIGINT and SIGHUP to the master.
+/// Prepares a child: sets the name that `ps` and `top` show (at most 15 bytes), and leaves the signals
+/// for the server to the master.
 ///
 /// A service manager signals every process of the service at once. If that ended the children,
 /// requests in flight would be aborted that the master is about to let finish. The master ends its
 /// children by closing their sockets.
 fn become_child(name: &CStr) -> io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     // Executing /proc/self/exe would leave the name "exe".
     rustix::thread::set_name(name)?;
     // A handler that only sets a flag: unlike an ignored signal, it is not inherited by exec.
     let seen = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
         signal_hook::flag::register(signal, seen.clone())?;
     }
     Ok(())

@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use headway_base::format::printable;
@@ -27,6 +28,9 @@ mod spawners;
 mod collector;
 mod listeners;
 mod log;
+mod names;
+mod reload;
+mod service;
 mod shared;
 mod signals;
 mod spawn;
@@ -38,12 +42,15 @@ mod worker;
 pub use children::Programs;
 pub use collector::OverviewRequester;
 pub use listeners::{BindError, unavailable_addresses};
+pub use reload::ReadConfig;
 
 use children::ended;
 use collector::Collector;
 use listeners::{ListenerOptions, Listeners};
 use log::Log;
-use shared::SharedTables;
+use names::Resolver;
+use reload::{Generation, Reload};
+use service::Service;
 use signals::Signals;
 use spawners::Spawners;
 use stopping::Stopping;
@@ -72,13 +79,20 @@ pub enum MasterError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The access log cannot be written.
-    #[error("cannot open access log: {0}; not starting")]
-    Log(String),
+    #[error("cannot open access log{user}: {why}; not starting")]
+    Log {
+        /// ` as NAME:GROUP`, if the log process is not the user of the master.
+        user: String,
+        /// The error.
+        why: String,
+    },
     /// A worker failed before serving began.
-    #[error("worker {number}: {why}; not starting")]
+    #[error("worker {number}{user}: {why}; not starting")]
     Worker {
         /// The number of the worker.
         number: usize,
+        /// ` as NAME:GROUP`, if the worker is not the user of the master.
+        user: String,
         /// The error that the worker reported, or how it ended.
         why: String,
     },
@@ -109,9 +123,13 @@ pub enum MasterError {
 /// Serves until SIGTERM or SIGINT; returns when the last child has ended.
 ///
 /// The first signal lets requests in flight finish within the drain timeout; a second one stops at
-/// once. SIGHUP makes the log process reopen its file.
-pub fn run(config: Config, options: Options) -> Result<(), MasterError> {
-    let mut master = Master::start(config, options)?;
+/// once. SIGHUP reads the configuration again, and SIGUSR1 makes the log process reopen its file.
+pub fn run(
+    config: Config,
+    options: Options,
+    read_config: ReadConfig<'_>,
+) -> Result<(), MasterError> {
+    let mut master = Master::start(config, options, read_config)?;
     while !master.is_over() {
         master.iterate()?;
     }
@@ -119,26 +137,37 @@ pub fn run(config: Config, options: Options) -> Result<(), MasterError> {
 }
 
 struct Helper {
+    /// The slot of its worker.
     worker: usize,
     child: Child,
 }
 
-struct Master {
-    config: Config,
+struct Master<'r> {
+    /// The configuration of workers that are started, and what they share.
+    current: Rc<Generation>,
+    read_config: ReadConfig<'r>,
+    /// A reload whose workers are starting.
+    reload: Option<Reload>,
+    reload_is_due: bool,
+    /// Resolves the names of upstreams, if there are any.
+    resolver: Option<Resolver>,
     options: Options,
     signals: Signals,
+    service: Service,
     collector: Collector,
     /// `None` while stopping: a listener that only the master holds open would collect connections
     /// that are never served.
     listeners: Option<Listeners>,
-    /// What the workers know of each other.
-    shared: SharedTables,
     watchdog: Watchdog,
     status_address: Option<SocketAddr>,
     slots: Vec<WorkerSlot>,
     helpers: Vec<Helper>,
     spawners: Spawners,
     log: Option<Log>,
+    /// Those that workers still write to which a reload has replaced.
+    retired_logs: Vec<Log>,
+    /// Processes that a reload has replaced, and which end by themselves.
+    ending: Vec<Child>,
     /// The process that keeps the content store and pins small files for all workers.
     store: Option<Store>,
     own_status: MasterStatus,
@@ -148,10 +177,15 @@ struct Master {
     failure: Option<MasterError>,
 }
 
+/// How a process ends that has done its work.
+const CLEAN_EXIT: &str = "exit code 0";
+
 /// What became ready.
 #[derive(Clone, Copy)]
 enum MasterEvent {
     Stop,
+    Reload,
+    Names,
     Reopen,
     Child,
     StatusRequest,
@@ -168,36 +202,41 @@ fn choose_send_method(config: &mut Config) {
     }
 }
 
-impl Master {
-    fn start(mut config: Config, options: Options) -> Result<Master, MasterError> {
+impl<'r> Master<'r> {
+    fn start(
+        mut config: Config,
+        options: Options,
+        read_config: ReadConfig<'r>,
+    ) -> Result<Master<'r>, MasterError> {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
-        let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config))?;
-        choose_send_method(&mut config);
-        let shared = SharedTables::new(&config).map_err(MasterError::SharedMemory)?;
+        let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config), None)?;
         let (collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
             Some(wanted) => Some(start_status(wanted, requester)?),
         };
-        let log = config
-            .log
-            .as_ref()
-            .map(|log| Log::start(log, &options.programs))
-            .transpose()?;
-        let store = Store::start(&mut config, &options.programs)?;
-        let listen = listeners.addresses.clone();
+        let mut programs = options.programs.clone();
+        let users = programs.use_accounts(&config);
+        users.map_err(system("groups of the user"))?;
+        let store = Store::start(&mut config, &programs)?;
+        let current = Rc::new(Generation::new(config, &programs)?);
+        let log = Log::start_of(&current)?;
+        let resolver = Resolver::start(&current.config).map_err(system("resolver thread"))?;
+        let listen = listeners.addresses();
         let mut master = Master {
             signals,
+            service: Service::new(),
             collector,
             listeners: Some(listeners),
-            shared,
-            watchdog: Watchdog::new(&config),
+            watchdog: Watchdog::new(&current.config),
             status_address: status,
-            slots: (0..config.workers).map(|_| WorkerSlot::new()).collect(),
+            slots: Vec::new(),
             helpers: Vec::new(),
-            spawners: Spawners::new(config.workers, config.needs_spawner()),
+            spawners: Spawners::default(),
             log,
+            retired_logs: Vec::new(),
+            ending: Vec::new(),
             store,
             own_status: MasterStatus {
                 pid: std::process::id(),
@@ -209,11 +248,17 @@ impl Master {
             announced: false,
             stopping: None,
             failure: None,
-            config,
+            current,
+            read_config,
+            reload: None,
+            reload_is_due: false,
+            resolver,
             options,
         };
-        for number in 0..master.slots.len() {
-            master.spawn_worker(number)?;
+        for number in 0..master.current.config.workers {
+            let place = master.free_slot();
+            master.slots[place].assign(master.current.clone(), number);
+            master.spawn_worker(place)?;
         }
         Ok(master)
     }
@@ -223,6 +268,8 @@ impl Master {
         for source in self.wait()? {
             match source {
                 MasterEvent::Stop => self.handle_stop(),
+                MasterEvent::Reload => self.handle_reload(),
+                MasterEvent::Names => self.handle_new_addresses(),
                 MasterEvent::Reopen => self.handle_reopen(),
                 MasterEvent::Child => drop(signals::drain(&self.signals.child)),
                 MasterEvent::StatusRequest => self.collector.take_requests(&mut self.slots),
@@ -236,13 +283,24 @@ impl Master {
         self.restart(now);
         self.watch_workers(now);
         self.enforce_deadline(now);
+        self.enforce_reload(now);
+        self.service.ping(now);
         self.own_status.uptime_ms = self.started.elapsed().as_millis() as u64;
-        if let Some(overview) = self.collector.finish(&self.slots, &self.own_status)
+        if let Some(overview) = self
+            .collector
+            .finish(&self.slots, &self.current, &self.own_status)
             && !self.announced
             && self.stopping.is_none()
         {
             self.announced = true;
-            announce::serving(&self.config, &self.options, self.status_address, &overview)?;
+            announce::serving(
+                &self.current.config,
+                &self.options,
+                self.status_address,
+                &overview,
+            )?;
+            Service::ready();
+            self.reload_if_due();
         }
         Ok(())
     }
@@ -269,10 +327,15 @@ impl Master {
         let (signals, wake) = (&self.signals, self.collector.wake.as_fd());
         let mut watched = vec![
             (MasterEvent::Stop, signals.stop.as_fd(), PollFlags::IN),
+            (MasterEvent::Reload, signals.reload.as_fd(), PollFlags::IN),
             (MasterEvent::Reopen, signals.reopen.as_fd(), PollFlags::IN),
             (MasterEvent::Child, signals.child.as_fd(), PollFlags::IN),
             (MasterEvent::StatusRequest, wake, PollFlags::IN),
         ];
+        // Before, a reload would replace workers that are not ready.
+        if let Some(resolver) = self.resolver.as_ref().filter(|_| self.announced) {
+            watched.push((MasterEvent::Names, resolver.wake.as_fd(), PollFlags::IN));
+        }
         if let Some(control) = self.log.as_ref().and_then(Log::control) {
             watched.push((MasterEvent::Log, control.as_fd(), PollFlags::IN));
         }
@@ -308,6 +371,8 @@ impl Master {
             .chain(watchdog)
             .chain(self.collector.deadline())
             .chain(self.spawners.deadline())
+            .chain(self.reload_deadline())
+            .chain(self.service.deadline())
             .min()
     }
 
@@ -315,7 +380,11 @@ impl Master {
         if let Some(running) = &mut self.slots[number].running
             && !running.send(message, descriptors)
         {
-            running.cut(true);
+            // Its last messages may say why.
+            self.read_worker(number);
+            if let Some(running) = &mut self.slots[number].running {
+                running.cut(true);
+            }
         }
     }
 
@@ -341,8 +410,9 @@ impl Master {
                 }
                 Ok(Received::Closed) => return running.cut(self.stopping.is_none()),
                 Err(error) => {
-                    log_line(format_args!("worker {number}: {error}; replacing it"));
-                    return running.cut(true);
+                    running.cut(true);
+                    let worker = self.slots[number].number();
+                    return log_line(format_args!("worker {worker}: {error}; replacing it"));
                 }
             }
         }
@@ -357,10 +427,12 @@ impl Master {
                 if !self.announced && self.slots.iter().all(WorkerSlot::is_ready) {
                     self.collector.begin(&mut self.slots);
                 }
+                self.finish_reload();
             }
             FromWorker::WantHelpers { count } => {
                 if let Err(error) = self.spawn_helpers(number, count) {
-                    log_line(format_args!("{error}; worker {number} will retry"));
+                    let worker = self.slots[number].number();
+                    log_line(format_args!("{error}; worker {worker} will retry"));
                 }
             }
             FromWorker::Snapshot { id, snapshot } => {
@@ -368,7 +440,10 @@ impl Master {
                 self.collector.answered(number, id);
             }
             FromWorker::AcceptPending => self.notify_others(number),
-            FromWorker::Notice { text } => log_line(format_args!("worker {number}: {text}")),
+            FromWorker::Notice { text } => {
+                let worker = self.slots[number].number();
+                log_line(format_args!("worker {worker}: {text}"));
+            }
             // Every message is a sign of progress.
             FromWorker::Pong | FromWorker::Drained => {}
             FromWorker::Failed { why } => self.slots[number].why = Some(why),
@@ -381,20 +456,6 @@ impl Master {
             if other != number && self.slots[other].is_ready() {
                 self.send(other, ToWorker::PollListeners, Vec::new());
             }
-        }
-    }
-
-    fn read_log(&mut self) {
-        if let Some(log) = &mut self.log
-            && !log.read(&mut self.own_status)
-        {
-            log.died(&mut self.own_status);
-        }
-    }
-
-    fn read_store(&mut self) {
-        if let Some(store) = &self.store {
-            store.read(&mut self.own_status);
         }
     }
 
@@ -422,25 +483,44 @@ impl Master {
         let last = self.slots[number].last.take();
         self.collector.departed(number, last);
         self.spawners.dismiss(number);
-        self.shared.release(number);
         let slot = &mut self.slots[number];
+        if let Some(worker) = &slot.worker {
+            worker.generation.shared.release(worker.number);
+        }
         let reported = slot.why.take();
         let why = reported.map_or(end.to_owned(), |why| format!("{why} ({end})"));
         let delay = slot.died(Instant::now()).as_millis();
+        let worker = slot.number();
+        if slot.is_retiring() {
+            slot.free();
+            if end != CLEAN_EXIT && self.stopping.is_none() {
+                log_line(format_args!("worker {worker}, which drained, ended: {why}"));
+            }
+            return self.notify_others(number);
+        }
         if self.stopping.is_some() {
             slot.restart_at = None;
             return;
         }
         if !self.announced {
-            self.failure = Some(MasterError::Worker { number, why });
+            let user = announce::as_user(&self.current.config);
+            let number = worker;
+            self.failure = Some(MasterError::Worker { number, user, why });
             return self.stop(Duration::ZERO);
         }
+        if self
+            .reload
+            .as_ref()
+            .is_some_and(|reload| reload.is_of(&self.slots[number]))
+        {
+            return self.fail_reload(&format!("worker {worker}: {why}"));
+        }
         self.own_status.worker_deaths += 1;
-        if self.config.wakes_one_worker() {
+        if self.current.config.wakes_one_worker() {
             self.notify_others(number);
         }
         log_line(format_args!(
-            "worker {number} ended: {why}; restarting it in {delay} ms"
+            "worker {worker} ended: {why}; restarting it in {delay} ms"
         ));
     }
 
@@ -452,47 +532,28 @@ impl Master {
             if self.slots[number].restart_at.is_some_and(|at| at <= now)
                 && let Err(error) = self.spawn_worker(number)
             {
-                log_line(format_args!("worker {number}: {error}; retrying"));
+                let worker = self.slots[number].number();
+                log_line(format_args!("worker {worker}: {error}; retrying"));
                 self.slots[number].died(now);
             }
         }
         for number in self.spawners.due(now) {
             self.start_spawner(number);
         }
+        let programs = &self.current.programs;
         let restarted = match &mut self.store {
-            Some(store) => store.restart(&self.options.programs, now),
+            Some(store) => store.restart(programs, now),
             None => false,
         };
         if restarted {
             (0..self.slots.len()).for_each(|number| self.connect_store(number));
         }
         let restarted = match &mut self.log {
-            Some(log) => log.restart(&self.options.programs, now),
+            Some(log) => log.restart(&self.current.programs, now),
             None => false,
         };
         if restarted {
             self.send_log_sockets();
-        }
-    }
-
-    fn connect_store(&mut self, number: usize) {
-        if let Some(socket) = self.store.as_ref().and_then(Store::connect) {
-            self.send(number, ToWorker::Store, vec![socket]);
-        }
-    }
-
-    fn send_log_sockets(&mut self) {
-        for number in 0..self.slots.len() {
-            if let Some(Ok(socket)) = self.log.as_ref().map(|log| log.socket(number as u32)) {
-                self.send(number, ToWorker::Log, vec![socket]);
-            }
-        }
-    }
-
-    fn handle_reopen(&mut self) {
-        signals::drain(&self.signals.reopen);
-        if let Some(log) = &self.log {
-            log.reopen();
         }
     }
 }

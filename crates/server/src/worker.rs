@@ -108,13 +108,7 @@ impl Worker {
             let now_us = self.context.clock.now_us();
             self.turn.end(now_us, &mut self.context.counters);
         }
-        // Also log requests aborted by the drain deadline.
-        for slot in self.context.connections.occupied() {
-            self.close(slot);
-        }
-        self.context.flush_log();
-        self.context.control.send(&FromWorker::Drained, &[])?;
-        Ok(())
+        self.end()
     }
 
     fn end_stage(&mut self, stage: Stage) {
@@ -228,7 +222,7 @@ impl Worker {
                 }
                 (ToWorker::Ping, _) => self.context.send_pong(),
                 (ToWorker::PollListeners, _) => self.acceptor.poll_listeners(context),
-                (ToWorker::Drain { timeout_ms }, _) => self.acceptor.drain(context, timeout_ms),
+                (ToWorker::Drain(drain), _) => self.acceptor.drain(context, drain),
                 // The socket was lost because descriptors have run out. Nothing asks for one of
                 // these again, so another worker must take over.
                 (ToWorker::Log | ToWorker::Spawner { .. }, None) => {

@@ -65,6 +65,7 @@ areas! {
     content_type_and_encoding_are_negotiated = "content",
     directories_are_answered_with_index_redirect_or_listing = "directories",
     errors_have_custom_or_default_pages = "errors",
+    missing_paths_are_answered_by_fallbacks = "fallbacks",
     virtual_hosts_are_selected_by_host_header = "hosts",
     special_files_and_links_are_refused_or_followed = "kinds",
     exceeded_limits_return_413_414_or_431 = "limits",

@@ -206,7 +206,7 @@ fn json_log_has_the_host_and_the_milliseconds_of_each_request() {
 }
 
 #[test]
-fn log_is_reopened_on_sighup_after_it_was_renamed() {
+fn log_is_reopened_on_sigusr1_after_it_was_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     let server = Server::start_hello(
@@ -224,7 +224,7 @@ fn log_is_reopened_on_sighup_after_it_was_renamed() {
     );
     let old = directory.path().join("access.log.1");
     std::fs::rename(&log, &old).unwrap();
-    server.signal(rustix::process::Signal::HUP);
+    server.signal(rustix::process::Signal::USR1);
     server.wait_for("the new file", |_| log.exists());
     server.get("/new");
     server.wait_for("the second line", |_| holds(&log, "GET /new "));

@@ -14,6 +14,8 @@ mod faults;
 mod lifecycle;
 mod presets;
 mod programs;
+mod proxies;
+mod reload;
 mod serving;
 mod status;
 mod upstreams;

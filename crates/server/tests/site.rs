@@ -1,11 +1,13 @@
 //! A site with CGI programs, and its server.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use headway_test_support::executable;
+use headway_test_support::{WAIT_MAX, executable};
+use rustix::net::{AddressFamily, SocketType};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -92,6 +94,17 @@ impl Site {
         let arguments = ["--workers", "1", "--config", path];
         Server::start(program(), &self.path("root"), &arguments)
     }
+}
+
+/// A connection from another address of this machine.
+pub fn connect_from(source: Ipv4Addr, server: &Server) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(source, 0)).unwrap();
+    let to: SocketAddr = server.address.parse().unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream
 }
 
 /// The numbers that a program has noted in a file, once they are complete.

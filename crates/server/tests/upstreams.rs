@@ -3,7 +3,7 @@
 
 mod aborts;
 mod buffers;
-mod faults;
+pub mod faults;
 mod accel_redirect;
 mod keepalive;
 mod partition;

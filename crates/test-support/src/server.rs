@@ -54,6 +54,13 @@ impl Server {
         Server::start_with(program, tempfile::tempdir().unwrap(), root, arguments)
     }
 
+    /// Serves with the settings of a file and no others, so that a reload may change them. The file has a
+    /// root, and addresses for clients and the status page.
+    pub fn start_from_file(mut program: Command, file: &Path) -> Server {
+        program.arg("serve").arg("--config").arg(file);
+        Server::start_command(program, tempfile::tempdir().unwrap())
+    }
+
     /// Like [`Server::start`], with a root of one file that says `hello`.
     pub fn start_hello(program: Command, arguments: &[&str]) -> Server {
         let directory = tempfile::tempdir().unwrap();
@@ -69,18 +76,20 @@ impl Server {
         root: &Path,
         arguments: &[&str],
     ) -> Server {
-        let ready = directory.path().join("ready");
-        command
-            .arg("serve")
-            .arg(root)
-            .arg("--ready-file")
-            .arg(&ready);
+        command.arg("serve").arg(root);
         command.args(["--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         if !arguments.contains(&"--workers") {
             command.args(["--workers", "2"]);
         }
+        command.args(arguments);
+        Server::start_command(command, directory)
+    }
+
+    fn start_command(mut command: Command, directory: TempDir) -> Server {
+        let ready = directory.path().join("ready");
         let child = command
-            .args(arguments)
+            .arg("--ready-file")
+            .arg(&ready)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

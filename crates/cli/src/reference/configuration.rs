@@ -19,6 +19,7 @@ const VALUES: &str = concat!(
     "|---|---|\n",
     "| time | `\"500ms\"`, `\"10s\"`, `\"5m\"`, `\"1h\"`, or a number |\n",
     "| size | `\"64KiB\"`, `\"1MB\"` (1,000,000 bytes), or a number |\n",
+    "| text | in quotes. `${NAME}` is an environment variable, `${NAME:-DEFAULT}` one which may be missing, `$${` is `${` |\n",
     "| boolean | `true` or `false`; on the command line `--name`, `--name=on` or `--name=off` |\n",
     "| address | `\"127.0.0.1:8080\"`, `\"[::1]:8080\"`, `\":8080\"` (all IPv4 addresses) or `8080` (this machine only) |\n",
     "| path | text; a relative path starts at the directory of the file |\n",

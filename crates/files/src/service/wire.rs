@@ -25,7 +25,7 @@
 //! it told of a file could be something that the client must not know.
 //!
 //! What it refuses: everything that differs from the table, as [`Malformed`]; each message has
-//! exactly one encoding. docs/src/reference/open-file-protocol.md describes the same
+//! exactly one encoding. docs/research/src/open-file-protocol.md describes the same
 //! layout, and clients/headway_request.c implements it.
 //!
 //! # Example

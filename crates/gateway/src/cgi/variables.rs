@@ -167,7 +167,9 @@ impl Variables {
         self.set_text("SERVER_ADDR", address(context.local));
         self.set_text("SERVER_PORT", context.local.port());
         self.set_text("REMOTE_ADDR", address(context.remote));
-        self.set_text("REMOTE_PORT", context.remote.port());
+        if context.remote.port() != 0 {
+            self.set_text("REMOTE_PORT", context.remote.port());
+        }
         self.set("REQUEST_SCHEME", scheme.as_bytes());
         if context.https {
             self.set("HTTPS", b"on");

@@ -28,6 +28,7 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 /// let Parsed::Complete(head) = headway_http::parse(bytes, &headway_http::HeadLimits::default())
 /// else { panic!() }; let forwarding = Forwarding {
 ///     remote: "192.0.2.7:50000".parse().unwrap(),
+///     client: None,
 ///     https: false,
 ///     trusts_client: false,
 ///     authority: b"127.0.0.1:8080",

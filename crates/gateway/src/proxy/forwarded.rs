@@ -2,7 +2,7 @@
 //!
 //! Both forms are written, because some programs read only one: `Forwarded` (RFC 7239) and the
 //! three older `X-Forwarded-` fields. What the request already contains is kept only if the client
-//! is trusted. `Via` is always kept: it serves to detect loops, and a forged one gains nothing.
+//! is trusted. Of a trusted proxy the client that it names is kept, and the protocol of that client. `Via` is always kept: it serves to detect loops, and a forged one gains nothing.
 
 use std::net::IpAddr;
 
@@ -19,17 +19,19 @@ pub(super) fn write(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwa
     let version = request.head.version.as_str().trim_start_matches("HTTP/");
     let via = [version.as_bytes(), b" ", forwarding.via].concat();
     write_field(out, b"Via", &appended(earlier(b"via"), &via));
+    let behind = forwarding.client.filter(|client| *client != address);
     let element = element(address, request.head.host, protocol);
-    write_field(
-        out,
-        b"Forwarded",
-        &appended(believed(b"forwarded"), &element),
-    );
-    let client = address.to_string();
-    let clients = appended(believed(b"x-forwarded-for"), client.as_bytes());
+    let named = behind.map(|client| for_parameter(client).into_bytes());
+    let hops = appended(believed(b"forwarded").or(named), &element);
+    write_field(out, b"Forwarded", &hops);
+    let named = behind.map(|client| client.to_string().into_bytes());
+    let sender = address.to_string();
+    let clients = appended(believed(b"x-forwarded-for").or(named), sender.as_bytes());
     write_field(out, b"X-Forwarded-For", &clients);
     // These two describe the first hop, so a trusted earlier value is kept.
-    let protocol = believed(b"x-forwarded-proto").unwrap_or(protocol.into());
+    let is_believed = forwarding.trusts_client || forwarding.client.is_some();
+    let named = earlier(b"x-forwarded-proto").filter(|_| is_believed);
+    let protocol = named.unwrap_or(protocol.into());
     write_field(out, b"X-Forwarded-Proto", &protocol);
     if let Some(host) = believed(b"x-forwarded-host").or(request.head.host.map(Into::into)) {
         write_field(out, b"X-Forwarded-Host", &host);
@@ -70,11 +72,7 @@ fn appended(list: Option<Vec<u8>>, element: &[u8]) -> Vec<u8> {
 /// address in its brackets (RFC 7239 section 6), a host with a port. A valid host contains no quote
 /// and no backslash.
 fn element(address: IpAddr, host: Option<&[u8]>, protocol: &str) -> Vec<u8> {
-    let mut element = match address {
-        IpAddr::V4(address) => format!("for={address}"),
-        IpAddr::V6(address) => format!("for=\"[{address}]\""),
-    }
-    .into_bytes();
+    let mut element = for_parameter(address).into_bytes();
     if let Some(host) = host {
         let is_token = headway_http::response::is_field_name(host);
         let quote: &[u8] = if is_token { b"" } else { b"\"" };
@@ -85,4 +83,11 @@ fn element(address: IpAddr, host: Option<&[u8]>, protocol: &str) -> Vec<u8> {
     element.extend_from_slice(b";proto=");
     element.extend_from_slice(protocol.as_bytes());
     element
+}
+
+fn for_parameter(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    }
 }

@@ -23,8 +23,10 @@ const PASSES_MAX: usize = 8;
 /// What the server knows in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarding<'c> {
-    /// The client's address.
+    /// The address of the sender of the request: the client, or a proxy.
     pub remote: std::net::SocketAddr,
+    /// The client that the sender names, if that is a trusted proxy; otherwise none.
+    pub client: Option<std::net::IpAddr>,
     /// Whether the client uses TLS.
     pub https: bool,
     /// Whether the request's information about earlier hops is trusted and extended. Otherwise it

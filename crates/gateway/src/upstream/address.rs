@@ -1,8 +1,7 @@
 //! Parses the address of an upstream, as the configuration writes it.
 //!
 //! `unix:/run/php.sock`, `127.0.0.1:9000`, `[::1]:9000`; HTTP upstreams may have `http://` before
-//! the latter two. Host names are rejected: resolving one waits for another machine, and the result
-//! can change while the server runs.
+//! the latter two. Host names are resolved before: that waits for another machine.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,7 +27,7 @@ pub enum AddressError {
     Path,
     /// A host name, or no port.
     #[error(
-        "a TCP upstream needs a numeric address and a port, such as 127.0.0.1:9000 or [::1]:9000"
+        "a TCP upstream needs an address and a port, such as 127.0.0.1:9000, [::1]:9000 or app:9000"
     )]
     Numbers,
     /// The address demands TLS, which is not supported.

@@ -12,6 +12,7 @@ fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8
     let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org\r\n{lines}\r\n");
     let forwarding = Forwarding {
         remote: "192.0.2.7:50000".parse().unwrap(),
+        client: None,
         https: false,
         trusts_client: false,
         authority: b"back",

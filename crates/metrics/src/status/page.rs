@@ -119,6 +119,13 @@ fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
             "<p class=\"warn\">Access log: {error}; {lost} lines lost.</p>"
         );
     }
+    if let Some(error) = &overview.master.reload_error {
+        let error = escaped(error);
+        let _ = write!(
+            out,
+            "<p class=\"warn\">The last reload failed: {error}. The configuration before is in use.</p>"
+        );
+    }
     out.push_str("</header>");
 }
 

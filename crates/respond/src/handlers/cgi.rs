@@ -16,13 +16,30 @@ use super::{Route, Routes};
 /// `PATH` of programs, unless the configuration sets another one.
 const PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
-/// The two addresses of the client's connection.
+/// The addresses of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Endpoints {
     /// The server's address.
     pub local: SocketAddr,
-    /// The client's address.
+    /// The client's address. Its port is 0 if only a proxy knows it.
     pub remote: SocketAddr,
+    /// The sender of the request: the client, or a proxy.
+    pub sender: SocketAddr,
+    /// Whether that is a trusted proxy.
+    pub is_trusted: bool,
+}
+
+impl Endpoints {
+    /// The client, if a trusted proxy has named it or speaks for itself.
+    pub(super) fn named_client(&self) -> Option<IpAddr> {
+        self.is_trusted.then(|| self.remote.ip().to_canonical())
+    }
+
+    /// Whether a trusted proxy says that its client uses TLS.
+    fn is_https(&self, request: &Request<'_>) -> bool {
+        let is = |value: &[u8]| value.eq_ignore_ascii_case(b"https");
+        self.is_trusted && request.values(b"x-forwarded-proto").next().is_some_and(is)
+    }
 }
 
 /// The CGI variables of a request.
@@ -52,7 +69,7 @@ pub fn variables(
             local: endpoints.local,
             server_name: server_name.as_bytes(),
             server_software: b"Headway",
-            https: false,
+            https: endpoints.is_https(request),
             body_bytes,
             user: None,
             authorization: location.passes_authorization(),

@@ -63,9 +63,10 @@ pub fn new_codec(
             Box::new(ScgiCodec::new(&variables(), body_bytes, &limits, head_only))
         }
         Protocol::Proxy => {
-            let authority = address.authority();
+            let authority = upstreams.authority(address);
             let forwarding = Forwarding {
-                remote: context.endpoints.remote,
+                remote: context.endpoints.sender,
+                client: context.endpoints.named_client(),
                 https: false,
                 trusts_client: upstreams.trust_forwarded,
                 authority: authority.as_bytes(),

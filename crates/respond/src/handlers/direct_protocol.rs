@@ -3,7 +3,7 @@
 //!
 //! One message is one `SOCK_SEQPACKET` packet on the program's standard input; descriptors travel
 //! beside it. Integers are little-endian. The protocol is documented in
-//! docs/src/reference/direct-protocol.md (for pipes docs/research/src/handlers.md) and implemented by
+//! docs/research/src/direct-protocol.md (for pipes docs/research/src/handlers.md) and implemented by
 //! the libraries in `clients/`.
 //!
 //! | kind | message | fields after version u8 (1) and kind u8 | descriptors |

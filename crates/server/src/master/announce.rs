@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use headway_config::Config;
+use headway_config::{Account, Config};
 use headway_metrics::Overview;
 use headway_os::replace::replace_file;
 
 use super::{MasterError, Options, log_line};
 
 const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
-     served; start it as another user (port 80 without root: see the guide)";
+     served; set user, as in user = \"www-data\" (user = \"root\" keeps this and does not warn)";
 const PROGRAMS_AS_ROOT: &str = "warning: programs run as root, who may change this machine even \
      without capabilities; set program-user";
 
@@ -21,10 +21,7 @@ pub(super) fn serving(
     overview: &Overview,
 ) -> Result<(), MasterError> {
     if rustix::process::geteuid().is_root() {
-        log_line(RUNNING_AS_ROOT);
-        if config.needs_spawner() && config.program_user.is_none() {
-            log_line(PROGRAMS_AS_ROOT);
-        }
+        warn_of_root(config);
     }
     if !options.quiet {
         print(config, status, overview);
@@ -43,7 +40,36 @@ pub(super) fn serving(
     Ok(())
 }
 
+fn warn_of_root(config: &Config) {
+    if config.user.is_none() {
+        log_line(RUNNING_AS_ROOT);
+    }
+    let stays_root = config.user.as_ref().is_none_or(Account::is_root);
+    if stays_root && config.needs_spawner() && config.program_user.is_none() {
+        log_line(PROGRAMS_AS_ROOT);
+    }
+}
+
+/// ` as NAME:GROUP`, if children are not the user of the master.
+pub(super) fn as_user(config: &Config) -> String {
+    let other = config.user.as_ref().filter(|account| !account.is_root());
+    other.map_or_else(String::new, |account| format!(" as {account}"))
+}
+
 fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
+    addresses(config, &overview.master.listen);
+    if let Some(status) = status {
+        log_line(format_args!("status on http://{status}/status"));
+    }
+    match overview.total.as_ref().map(|total| &total.trace.level) {
+        None | Some(headway_debox::TraceLevel::Stacks) => {}
+        Some(_) if !config.trace => log_line("trace: off (trace = false)"),
+        Some(level) => log_line(format_args!("trace: {level}")),
+    }
+}
+
+/// Prints what is served at which addresses.
+pub(super) fn addresses(config: &Config, listen: &[SocketAddr]) {
     let root = config.hosts[0].root.display();
     let more = match config.hosts.len() - 1 {
         0 => String::new(),
@@ -53,18 +79,11 @@ fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
         1 => "1 worker".into(),
         workers => format!("{workers} workers"),
     };
-    for address in &overview.master.listen {
+    for address in listen {
         log_line(format_args!(
-            "serving {root}{more} on http://{address} ({workers}, {})",
-            config.events
+            "serving {root}{more} on http://{address} ({workers}, {}){}",
+            config.events,
+            as_user(config)
         ));
-    }
-    if let Some(status) = status {
-        log_line(format_args!("status on http://{status}/status"));
-    }
-    match overview.total.as_ref().map(|total| &total.trace.level) {
-        None | Some(headway_debox::TraceLevel::Stacks) => {}
-        Some(_) if !config.trace => log_line("trace: off (trace = false)"),
-        Some(level) => log_line(format_args!("trace: {level}")),
     }
 }

@@ -13,7 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use headway_config::Config;
+use headway_os::privileges::CapabilitySet;
 use headway_os::spawn::in_new_session;
+use headway_os::user::Identity;
 
 /// When the log process and the store process are started again after a death.
 pub(super) const RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -33,6 +36,10 @@ pub struct Programs {
     pub store: Vec<OsString>,
     /// Arguments that make the binary a spawner.
     pub spawner: Vec<OsString>,
+    /// The user that they are; `None` is that of the master.
+    pub(super) user: Option<Identity>,
+    /// Whether a spawner is root in spite of it: it starts programs as another user.
+    pub(super) spawner_is_root: bool,
 }
 
 /// The kinds of children.
@@ -43,6 +50,17 @@ pub(super) enum Role {
     Log,
     Store,
     Spawner,
+}
+
+impl Role {
+    /// What a child that is not root may do besides, until it has opened what needs it.
+    fn capabilities(self) -> CapabilitySet {
+        match self {
+            Role::Worker => CapabilitySet::IPC_LOCK | CapabilitySet::PERFMON | CapabilitySet::BPF,
+            Role::Store => CapabilitySet::IPC_LOCK,
+            Role::Helper | Role::Log | Role::Spawner => CapabilitySet::empty(),
+        }
+    }
 }
 
 impl Programs {
@@ -58,6 +76,8 @@ impl Programs {
             log: vec!["serve-log".into()],
             store: vec!["serve-store".into()],
             spawner: vec!["serve-spawner".into()],
+            user: None,
+            spawner_is_root: false,
         }
     }
 
@@ -67,6 +87,16 @@ impl Programs {
             program: program.to_path_buf(),
             ..Programs::this_binary()
         }
+    }
+
+    /// Has the children be the users of this configuration.
+    pub(super) fn use_accounts(&mut self, config: &Config) -> io::Result<()> {
+        self.spawner_is_root = config.program_user.is_some();
+        self.user = match &config.user {
+            Some(account) => account.identity()?,
+            None => None,
+        };
+        Ok(())
     }
 
     pub(super) fn spawn(&self, role: Role, socket: OwnedFd) -> io::Result<Child> {
@@ -88,7 +118,14 @@ impl Programs {
             .args(arguments)
             .stdin(socket)
             .stdout(stdout);
-        in_new_session(&mut command).spawn()
+        in_new_session(&mut command);
+        match &self.user {
+            Some(user) if !(role == Role::Spawner && self.spawner_is_root) => user
+                .clone()
+                .start(&mut command, role.capabilities())
+                .spawn(),
+            _ => command.spawn(),
+        }
     }
 }
 

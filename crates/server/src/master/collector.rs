@@ -2,12 +2,14 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headway_control::ToWorker;
 use headway_metrics::{MasterStatus, NetworkDrops, Overview, Skew, Snapshot};
 
+use super::reload::Generation;
 use super::signals;
 use super::worker::WorkerSlot;
 
@@ -150,13 +152,14 @@ impl Collector {
     pub(super) fn finish(
         &mut self,
         slots: &[WorkerSlot],
+        current: &Rc<Generation>,
         master: &MasterStatus,
     ) -> Option<Overview> {
         let over = |collection: &mut Collection| {
             collection.waiting.is_empty() || collection.deadline <= Instant::now()
         };
         let collection = self.collection.take_if(over)?;
-        let overview = self.overview(slots, master, &collection.waiting);
+        let overview = self.overview(slots, current, master, &collection.waiting);
         for request in &collection.requests {
             // The status thread may have given up.
             let _ = request.0.try_send(overview.clone());
@@ -164,14 +167,22 @@ impl Collector {
         Some(overview)
     }
 
-    fn overview(&self, slots: &[WorkerSlot], master: &MasterStatus, late: &[usize]) -> Overview {
+    fn overview(
+        &self,
+        slots: &[WorkerSlot],
+        current: &Rc<Generation>,
+        master: &MasterStatus,
+        late: &[usize],
+    ) -> Overview {
         let alive = || {
             slots
                 .iter()
                 .enumerate()
                 .filter(|(_, slot)| slot.running.is_some())
         };
-        let seen = alive().filter(|(number, _)| !late.contains(number));
+        // Others count in the total only: their numbers are those of workers of this configuration.
+        let own = || alive().filter(|(_, slot)| slot.is_of(current));
+        let seen = own().filter(|(number, _)| !late.contains(number));
         let workers: Vec<Snapshot> = seen.filter_map(|(_, slot)| slot.last.clone()).collect();
         let known = alive().filter_map(|(_, slot)| slot.last.as_ref());
         let unresponsive =
@@ -190,9 +201,9 @@ impl Collector {
             total,
             skew: Skew::of(&workers),
             workers,
-            unresponsive: alive()
+            unresponsive: own()
                 .filter(unresponsive)
-                .map(|(number, _)| number as u32)
+                .map(|(_, slot)| slot.number() as u32)
                 .collect(),
         }
     }

@@ -21,7 +21,8 @@ use headway_config::{Config, ListenerMode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 /// Error that prevents listening on an address.
 #[derive(Debug, thiserror::Error)]
@@ -60,41 +61,71 @@ impl ListenerOptions {
 
 /// The listeners of all workers.
 #[derive(Debug)]
-pub(super) struct Listeners {
-    /// By worker, then by address.
-    pub(super) sockets: Vec<Vec<OwnedFd>>,
-    /// The addresses, with the port the kernel chose where it was 0.
-    pub(super) addresses: Vec<SocketAddr>,
+pub(super) struct Listeners(Vec<Address>);
+
+/// An address and its sockets: at least one for each worker, or one for all.
+#[derive(Debug)]
+struct Address {
+    /// As it is configured.
+    wanted: SocketAddr,
+    /// With the port that the kernel chose where it was 0.
+    bound: SocketAddr,
+    sockets: Vec<Rc<OwnedFd>>,
 }
 
 impl Listeners {
-    /// Binds every address for every worker.
+    /// Binds every address. What `earlier` has bound is used again, with its accept queues.
     pub(super) fn bind(
         addresses: &[SocketAddr],
         options: &ListenerOptions,
+        earlier: Option<&Listeners>,
     ) -> Result<Listeners, BindError> {
-        let mut sockets: Vec<Vec<OwnedFd>> = (0..options.workers).map(|_| Vec::new()).collect();
-        let mut bound = Vec::new();
-        for &wanted in addresses {
-            check_port_is_free(wanted)?;
-            let mut address = wanted;
-            for number in 0..options.workers {
-                let first = sockets.first().and_then(|sockets| sockets.last());
-                let socket = match first.filter(|_| options.shared && number > 0) {
-                    Some(first) => rustix::io::fcntl_dupfd_cloexec(first, 0)
-                        .map_err(failed("F_DUPFD_CLOEXEC", address))?,
-                    None => open(address, options)?,
-                };
+        let address = |&wanted: &SocketAddr| {
+            let mut known = earlier.into_iter().flat_map(|earlier| &earlier.0);
+            let known = known.find(|known| known.wanted == wanted);
+            let (mut bound, mut sockets) = match known {
+                Some(known) => (known.bound, known.sockets.clone()),
+                None => {
+                    check_port_is_free(wanted)?;
+                    (wanted, Vec::new())
+                }
+            };
+            let needed = if options.shared { 1 } else { options.workers };
+            while sockets.len() < needed {
+                let socket = open(bound, options)?;
                 // The first bind may choose a port, the others share it.
-                address = local_address(&socket, address)?;
-                sockets[number].push(socket);
+                bound = local_address(&socket, bound)?;
+                sockets.push(Rc::new(socket));
             }
-            bound.push(address);
+            Ok(Address {
+                wanted,
+                bound,
+                sockets,
+            })
+        };
+        addresses
+            .iter()
+            .map(address)
+            .collect::<Result<_, _>>()
+            .map(Listeners)
+    }
+
+    /// The addresses, with the port the kernel chose where it was 0.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.iter().map(|address| address.bound).collect()
+    }
+
+    /// The sockets of one of `workers` workers. If there were more workers earlier, some have several of
+    /// an address: closing one would reset the connections in its queue.
+    pub(super) fn of_worker(&self, number: usize, workers: usize) -> Vec<BorrowedFd<'_>> {
+        let mut all = Vec::new();
+        for address in &self.0 {
+            let is_one = address.sockets.len() == 1;
+            let own = address.sockets.iter().enumerate();
+            let own = own.filter(|(place, _)| is_one || place % workers == number);
+            all.extend(own.map(|(_, socket)| socket.as_fd()));
         }
-        Ok(Listeners {
-            sockets,
-            addresses: bound,
-        })
+        all
     }
 }
 
@@ -178,7 +209,7 @@ fn socket(address: SocketAddr, shared: bool) -> Result<OwnedFd, BindError> {
     Ok(socket)
 }
 
-fn local_address(socket: &OwnedFd, wanted: SocketAddr) -> Result<SocketAddr, BindError> {
+fn local_address(socket: impl AsFd, wanted: SocketAddr) -> Result<SocketAddr, BindError> {
     let name = rustix::net::getsockname(socket).map_err(failed("getsockname", wanted))?;
     name.try_into().map_err(failed("getsockname", wanted))
 }
@@ -221,7 +252,6 @@ fn advice(error: Errno) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     const EXCLUSIVE: ListenerOptions = ListenerOptions {
         workers: 1,
@@ -242,12 +272,30 @@ mod tests {
                 shared,
                 ..EXCLUSIVE
             };
-            let listeners = Listeners::bind(&[any()], &options).unwrap();
-            let port = listeners.addresses[0].port();
-            assert!(port != 0 && listeners.sockets.len() == 3);
-            for worker in &listeners.sockets {
-                assert_eq!(local_address(&worker[0], any()).unwrap().port(), port);
+            let listeners = Listeners::bind(&[any()], &options, None).unwrap();
+            let port = listeners.addresses()[0].port();
+            assert_ne!(port, 0);
+            for number in 0..3 {
+                let of_worker = listeners.of_worker(number, 3);
+                assert_eq!(of_worker.len(), 1);
+                assert_eq!(local_address(of_worker[0], any()).unwrap().port(), port);
             }
+        }
+    }
+
+    #[test]
+    fn no_socket_is_lost_when_the_number_of_workers_changes() {
+        let of = |workers| ListenerOptions {
+            workers,
+            ..EXCLUSIVE
+        };
+        let mut listeners = Listeners::bind(&[any()], &of(3), None).unwrap();
+        let address = listeners.addresses();
+        for (workers, expected) in [(2, vec![2, 1]), (1, vec![3]), (4, vec![1, 1, 1, 1])] {
+            listeners = Listeners::bind(&[any()], &of(workers), Some(&listeners)).unwrap();
+            assert_eq!(listeners.addresses(), address, "the port stays");
+            let sockets = |number| listeners.of_worker(number, workers).len();
+            assert_eq!((0..workers).map(sockets).collect::<Vec<_>>(), expected);
         }
     }
 
@@ -259,10 +307,11 @@ mod tests {
                 shared,
                 ..EXCLUSIVE
             };
-            let listeners = Listeners::bind(&[any()], &options).unwrap();
-            let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
-            let workers = listeners.sockets.iter().filter(|worker| {
-                let mut entry = [headway_os::select::PollEntry::new(worker[0].as_fd())];
+            let listeners = Listeners::bind(&[any()], &options, None).unwrap();
+            let _client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
+            let workers = (0..3).filter(|number| {
+                let socket = listeners.of_worker(*number, 3)[0];
+                let mut entry = [headway_os::select::PollEntry::new(socket)];
                 entry[0].set_interest(true, false);
                 headway_os::select::poll(&mut entry, Some(0)).unwrap() == 1
             });
@@ -273,11 +322,10 @@ mod tests {
     #[test]
     fn connections_are_deferred_until_their_request_unless_disabled() {
         for (defer, accepted_silent) in [(true, false), (false, true)] {
-            let listeners =
-                Listeners::bind(&[any()], &ListenerOptions { defer, ..EXCLUSIVE }).unwrap();
-            let mut client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
-            let listener = &listeners.sockets[0][0];
-            let accept = || rustix::net::accept(listener);
+            let options = ListenerOptions { defer, ..EXCLUSIVE };
+            let listeners = Listeners::bind(&[any()], &options, None).unwrap();
+            let mut client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
+            let accept = || rustix::net::accept(listeners.of_worker(0, 1)[0]);
             assert_eq!(accept().is_ok(), accepted_silent, "{defer}");
             if defer {
                 std::io::Write::write_all(&mut client, b"GET").unwrap();
@@ -289,9 +337,9 @@ mod tests {
 
     #[test]
     fn accepted_connections_have_nodelay() {
-        let listeners = Listeners::bind(&[any()], &EXCLUSIVE).unwrap();
-        let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
-        let accepted = rustix::net::accept(&listeners.sockets[0][0]).unwrap();
+        let listeners = Listeners::bind(&[any()], &EXCLUSIVE, None).unwrap();
+        let _client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
+        let accepted = rustix::net::accept(listeners.of_worker(0, 1)[0]).unwrap();
         assert!(sockopt::tcp_nodelay(&accepted).unwrap());
     }
 
@@ -299,27 +347,28 @@ mod tests {
     fn binding_fails_when_the_port_is_in_use_even_by_the_same_user() {
         // A separate address, so that no other test gets the port between the two binds.
         let own = "127.83.71.5:0".parse().unwrap();
-        let first = Listeners::bind(&[own], &EXCLUSIVE).unwrap();
-        let error = Listeners::bind(&first.addresses, &EXCLUSIVE)
+        let first = Listeners::bind(&[own], &EXCLUSIVE, None).unwrap();
+        let error = Listeners::bind(&first.addresses(), &EXCLUSIVE, None)
             .unwrap_err()
             .to_string();
         let expected = format!(
             "listen: bind({}): EADDRINUSE: another process",
-            first.addresses[0]
+            first.addresses()[0]
         );
         assert!(error.starts_with(&expected), "{error}");
-        let address = first.addresses.clone();
+        let address = first.addresses();
         drop(first);
         let two = ListenerOptions {
             workers: 2,
             ..EXCLUSIVE
         };
-        Listeners::bind(&address, &two).unwrap();
+        Listeners::bind(&address, &two, None).unwrap();
     }
 
     #[test]
     fn binding_fails_when_no_interface_has_the_address() {
-        let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], &EXCLUSIVE).unwrap_err();
+        let error =
+            Listeners::bind(&["192.0.2.1:0".parse().unwrap()], &EXCLUSIVE, None).unwrap_err();
         assert!(error.to_string().contains("EADDRNOTAVAIL"), "{error}");
     }
 }

@@ -4,12 +4,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+
 use headway_config::LogConfig;
-use headway_control::{Control, FromLog, Received, ToLog};
+use headway_control::{Control, FromLog, Received, ToLog, ToWorker};
 use headway_metrics::MasterStatus;
 
 use super::children::{Programs, RESTART_DELAY, Role, ended};
-use super::{MasterError, log_line};
+use super::reload::Generation;
+use super::{Master, MasterError, announce, log_line, signals, timespec};
+
+/// Time for the log process to open its file.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The log process and its channel.
 pub(super) struct Log {
@@ -19,22 +25,33 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Starts the log process and waits until it has opened its file.
-    pub(super) fn start(config: &LogConfig, programs: &Programs) -> Result<Log, MasterError> {
+    /// Starts the log process of a configuration, if it has one, and waits until it has opened its file.
+    pub(super) fn start_of(generation: &Generation) -> Result<Option<Log>, MasterError> {
+        let Some(config) = &generation.config.log else {
+            return Ok(None);
+        };
+        let failed = |why: String| MasterError::Log {
+            user: announce::as_user(&generation.config),
+            why,
+        };
         let mut log = Log {
             config: config.clone(),
             running: None,
             restart_at: None,
         };
-        log.spawn(programs)?;
+        log.spawn(&generation.programs)?;
         let control = &log.running.as_ref().expect("just started").1;
+        if !answers_within(control, START_TIMEOUT) {
+            log.end(Duration::ZERO);
+            return Err(failed("the log process does not answer".into()));
+        }
         match control.receive::<FromLog>()? {
-            Some((FromLog::Ready, _)) => Ok(log),
+            Some((FromLog::Ready, _)) => Ok(Some(log)),
             Some((FromLog::Failed { why } | FromLog::Dropped { why, .. }, _)) => {
                 log.end(Duration::from_secs(1));
-                Err(MasterError::Log(why))
+                Err(failed(why))
             }
-            None => Err(MasterError::Log("the log process ended at startup".into())),
+            None => Err(failed("the log process ended at startup".into())),
         }
     }
 
@@ -138,11 +155,60 @@ impl Log {
         }
     }
 
+    /// Closes the channel to the log process. It writes what the workers left it, and ends.
+    pub(super) fn let_end(self) -> Option<Child> {
+        self.running.map(|(child, _)| child)
+    }
+
     /// Ends the log process: it writes what the workers left it, for at most `timeout`.
     pub(super) fn end(&mut self, timeout: Duration) {
         if let Some((mut child, control)) = self.running.take() {
             drop(control);
             super::stopping::wait_or_kill([&mut child], Instant::now() + timeout);
+        }
+    }
+}
+
+impl Master<'_> {
+    pub(super) fn read_log(&mut self) {
+        if let Some(log) = &mut self.log
+            && !log.read(&mut self.own_status)
+        {
+            log.died(&mut self.own_status);
+        }
+    }
+
+    pub(super) fn send_log_sockets(&mut self) {
+        for number in 0..self.slots.len() {
+            let slot = &self.slots[number];
+            // A reload may have changed the log.
+            let log = self.log.as_ref().filter(|log| slot.writes_to(&log.config));
+            if let Some(Ok(socket)) = log.map(|log| log.socket(slot.number() as u32)) {
+                self.send(number, ToWorker::Log, vec![socket]);
+            }
+        }
+    }
+
+    pub(super) fn handle_reopen(&mut self) {
+        signals::drain(&self.signals.reopen);
+        self.reopen_log();
+    }
+
+    pub(super) fn reopen_log(&self) {
+        if let Some(log) = &self.log {
+            log.reopen();
+        }
+    }
+}
+
+/// Waits for a message.
+fn answers_within(control: &Control, timeout: Duration) -> bool {
+    let mut polled = [PollFd::new(control, PollFlags::IN)];
+    loop {
+        match poll(&mut polled, Some(&timespec(timeout))) {
+            Ok(ready) => return ready > 0,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
         }
     }
 }

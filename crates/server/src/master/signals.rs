@@ -1,6 +1,6 @@
 //! Signals as readable file descriptors, so that the master has a single wait.
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
@@ -10,6 +10,8 @@ pub(super) struct Signals {
     /// SIGTERM and SIGINT.
     pub(super) stop: UnixStream,
     /// SIGHUP.
+    pub(super) reload: UnixStream,
+    /// SIGUSR1.
     pub(super) reopen: UnixStream,
     /// SIGCHLD.
     pub(super) child: UnixStream,
@@ -19,7 +21,8 @@ impl Signals {
     pub(super) fn new() -> io::Result<Signals> {
         Ok(Signals {
             stop: readable_on(&[SIGTERM, SIGINT])?,
-            reopen: readable_on(&[SIGHUP])?,
+            reload: readable_on(&[SIGHUP])?,
+            reopen: readable_on(&[SIGUSR1])?,
             child: readable_on(&[SIGCHLD])?,
         })
     }

@@ -32,32 +32,27 @@ struct SpawnerSlot {
 }
 
 /// The spawners of all workers.
+#[derive(Default)]
 pub(super) struct Spawners {
-    /// By worker; empty if no location needs one.
+    /// By the slot of the worker.
     slots: Vec<SpawnerSlot>,
     /// Spawners of ended workers: they end by themselves and are reaped.
     leaving: Vec<Child>,
 }
 
 impl Spawners {
-    /// No spawners yet, for this number of workers, or for none if no spawner is needed.
-    pub(super) fn new(workers: usize, needed: bool) -> Spawners {
-        let count = if needed { workers } else { 0 };
-        Spawners {
-            slots: (0..count).map(|_| SpawnerSlot::default()).collect(),
-            leaving: Vec::new(),
-        }
-    }
-
-    /// Starts a worker's spawner. Returns its process id and the socket for the worker. `None` if
-    /// none is needed, or if it failed and is retried later.
+    /// Starts a worker's spawner. Returns its process id and the socket for the worker. `None` if it
+    /// failed and is retried later.
     pub(super) fn start(
         &mut self,
         number: usize,
         programs: &Programs,
         user: Option<&Account>,
     ) -> Option<(u32, OwnedFd)> {
-        let slot = self.slots.get_mut(number)?;
+        while self.slots.len() <= number {
+            self.slots.push(SpawnerSlot::default());
+        }
+        let slot = &mut self.slots[number];
         match spawn(programs, user) {
             Ok((child, socket)) => {
                 let pid = child.id();

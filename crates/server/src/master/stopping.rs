@@ -3,13 +3,14 @@
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use headway_control::ToWorker;
+use headway_control::{Drain, ToWorker};
 
+use super::service::Service;
 use super::watchdog::process_state;
 use super::{Master, MasterError, log_line, signals};
 
 /// Time for a worker to exit by itself after the drain deadline.
-const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time for the log process to write the last lines.
 const LOG_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -24,7 +25,7 @@ pub(super) struct Stopping {
     killed: bool,
 }
 
-impl Master {
+impl Master<'_> {
     pub(super) fn handle_stop(&mut self) {
         let signals = signals::drain(&self.signals.stop);
         if signals == 0 {
@@ -33,7 +34,7 @@ impl Master {
         if self.stopping.is_some() || signals > 1 {
             return self.stop(Duration::ZERO);
         }
-        self.stop(Duration::from_millis(self.config.drain_timeout_ms));
+        self.stop(Duration::from_millis(self.current.config.drain_timeout_ms));
     }
 
     /// Has all workers drain. Without time for that they are killed.
@@ -42,7 +43,8 @@ impl Master {
         if self.stopping.is_none() && !timeout.is_zero() {
             let timeout_ms = timeout.as_millis() as u64;
             for number in 0..self.slots.len() {
-                self.send(number, ToWorker::Drain { timeout_ms }, Vec::new());
+                let drain = ToWorker::Drain(Drain::within(timeout_ms));
+                self.send(number, drain, Vec::new());
             }
         }
         self.slots
@@ -50,6 +52,10 @@ impl Master {
             .for_each(|slot| slot.restart_at = None);
         self.spawners.cancel_restarts();
         self.listeners = None;
+        if let Some(reload) = self.reload.take() {
+            self.retired_logs.extend(reload.into_log());
+        }
+        Service::stopping();
         let extra = if timeout.is_zero() {
             Duration::ZERO
         } else {
@@ -96,9 +102,10 @@ impl Master {
         if let Some(store) = self.store {
             store.end(deadline);
         }
-        if let Some(log) = &mut self.log {
+        for log in self.log.iter_mut().chain(&mut self.retired_logs) {
             log.end(LOG_EXIT_TIMEOUT);
         }
+        wait_or_kill(&mut self.ending, Instant::now() + LOG_EXIT_TIMEOUT);
         self.failure.map_or(Ok(()), Err)
     }
 }

@@ -9,12 +9,13 @@ use std::process::Child;
 use std::time::Instant;
 
 use headway_config::Config;
+use headway_control::ToWorker;
 use headway_files::{StoreLimits, join_store, receive_store_statistics};
 use headway_metrics::{MasterStatus, Pinned, Stored};
 
 use super::children::{Programs, RESTART_DELAY, Role, ended};
 use super::stopping::wait_or_kill;
-use super::{MasterError, log_line, system};
+use super::{Master, MasterError, log_line, system};
 
 /// The store process and the socket to it.
 pub(super) struct Store {
@@ -39,19 +40,20 @@ impl Store {
             ));
         }
         let mut store = Store {
-            limits: StoreLimits {
-                store_bytes_max: config.content_store_max_bytes,
-                files_max: config.content_store_descriptors() as u64,
-                pin_bytes_max: config.pin_max_bytes,
-            },
+            limits: limits_of(config),
             running: None,
             restart_at: None,
         };
-        if store.limits.store_bytes_max == 0 && store.limits.pin_bytes_max == 0 {
+        if !is_needed(config) {
             return Ok(None);
         }
         store.spawn(programs)?;
         Ok(Some(store))
+    }
+
+    /// Sets the limits, which the process learns with the next worker.
+    pub(super) fn set_limits(&mut self, config: &Config) {
+        self.limits = limits_of(config);
     }
 
     fn spawn(&mut self, programs: &Programs) -> Result<(), MasterError> {
@@ -134,9 +136,45 @@ impl Store {
         }
     }
 
+    /// Closes the socket, so that it ends.
+    pub(super) fn let_end(self) -> Option<Child> {
+        self.running.map(|(child, _)| child)
+    }
+
     /// Closes the socket, so that it ends: the workers have ended already.
     pub(super) fn end(self, deadline: Instant) {
         let mut child = self.running.map(|(child, _)| child);
         wait_or_kill(child.as_mut(), deadline);
+    }
+}
+
+impl Master<'_> {
+    pub(super) fn read_store(&mut self) {
+        if let Some(store) = &self.store {
+            store.read(&mut self.own_status);
+        }
+    }
+
+    pub(super) fn connect_store(&mut self, number: usize) {
+        let worker = self.slots[number].worker.as_ref();
+        if !worker.is_some_and(|worker| is_needed(&worker.generation.config)) {
+            return;
+        }
+        if let Some(socket) = self.store.as_ref().and_then(Store::connect) {
+            self.send(number, ToWorker::Store, vec![socket]);
+        }
+    }
+}
+
+/// Whether there is something to store or to pin.
+pub(super) fn is_needed(config: &Config) -> bool {
+    config.content_store_max_bytes > 0 || config.pin_max_bytes > 0
+}
+
+fn limits_of(config: &Config) -> StoreLimits {
+    StoreLimits {
+        store_bytes_max: config.content_store_max_bytes,
+        files_max: config.content_store_descriptors() as u64,
+        pin_bytes_max: config.pin_max_bytes,
     }
 }

@@ -99,7 +99,7 @@ impl Watchdog {
     }
 }
 
-impl Master {
+impl Master<'_> {
     /// Checks the progress of all workers, and replaces those that make none.
     pub(super) fn watch_workers(&mut self, now: Instant) {
         if self.stopping.is_some() {
@@ -135,6 +135,7 @@ impl Master {
     }
 
     fn abort_worker(&mut self, number: usize, now: Instant) {
+        let worker = self.slots[number].number();
         let Some(running) = &mut self.slots[number].running else {
             return;
         };
@@ -142,7 +143,7 @@ impl Master {
         running.progress.kill_at = Some(now + CORE_TIMEOUT);
         self.own_status.workers_stuck += 1;
         log_line(format_args!(
-            "worker {number} (process {id}, {}) has made no progress for {} ms; replacing it \
+            "worker {worker} (process {id}, {}) has made no progress for {} ms; replacing it \
              (worker-timeout)",
             process_state(id),
             self.watchdog.timeout.as_millis()

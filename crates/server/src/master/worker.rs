@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use headway_config::LogConfig;
 use headway_control::{Control, ToWorker};
 use headway_metrics::Snapshot;
 
+use super::reload::Generation;
 use super::watchdog::Progress;
 
 /// Messages queued for a worker that does not read. With more than this many it counts as stuck.
@@ -28,8 +31,18 @@ pub(super) struct WorkerProcess {
     pub(super) progress: Progress,
 }
 
-/// One worker. Its number stays, its process may change.
+/// Which worker a slot is for.
+pub(super) struct Assignment {
+    pub(super) generation: Rc<Generation>,
+    /// The number of the worker among those of its generation.
+    pub(super) number: usize,
+    /// When the process is killed that drains because a reload has replaced it.
+    pub(super) retires_at: Option<Instant>,
+}
+
+/// One worker, whose process may change. A slot without a worker is free.
 pub(super) struct WorkerSlot {
+    pub(super) worker: Option<Assignment>,
     pub(super) running: Option<WorkerProcess>,
     /// When to start the next process, while none is running.
     pub(super) restart_at: Option<Instant>,
@@ -45,6 +58,7 @@ pub(super) struct WorkerSlot {
 impl WorkerSlot {
     pub(super) fn new() -> WorkerSlot {
         WorkerSlot {
+            worker: None,
             running: None,
             restart_at: None,
             delay: RESTART_DELAY_MIN,
@@ -90,6 +104,45 @@ impl WorkerSlot {
     pub(super) fn reap_ended(&mut self) {
         self.ended
             .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+
+    /// Gives a free slot a worker.
+    pub(super) fn assign(&mut self, generation: Rc<Generation>, number: usize) {
+        self.delay = RESTART_DELAY_MIN;
+        self.worker = Some(Assignment {
+            generation,
+            number,
+            retires_at: None,
+        });
+    }
+
+    /// Ends the assignment, once the process has ended.
+    pub(super) fn free(&mut self) {
+        self.worker = None;
+        (self.restart_at, self.why, self.last) = (None, None, None);
+    }
+
+    /// The number of the worker among those of its configuration.
+    pub(super) fn number(&self) -> usize {
+        self.worker.as_ref().map_or(0, |worker| worker.number)
+    }
+
+    /// Whether its worker belongs to this generation.
+    pub(super) fn is_of(&self, generation: &Rc<Generation>) -> bool {
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| Rc::ptr_eq(&worker.generation, generation))
+    }
+
+    /// Whether its worker writes to this log.
+    pub(super) fn writes_to(&self, log: &LogConfig) -> bool {
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| worker.generation.config.log.as_ref() == Some(log))
+    }
+
+    /// Whether a reload has replaced its worker, which drains.
+    pub(super) fn is_retiring(&self) -> bool {
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| worker.retires_at.is_some())
     }
 
     pub(super) fn is_ready(&self) -> bool {

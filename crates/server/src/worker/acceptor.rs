@@ -119,9 +119,22 @@ impl Acceptor {
         self.last_clients.is_none() && self.refusals.is_empty()
     }
 
+    /// Counts a connection whose address a PROXY header has named; `false` at the limit.
+    pub(super) fn enter_behind_proxy(&mut self, connection: &mut Connection) -> bool {
+        let Some(behind) = &mut connection.behind_proxy else {
+            return true;
+        };
+        let address = behind.sender.ip();
+        let has_room = behind.is_trusted || self.addresses.enter(address);
+        behind.counted = (has_room && !behind.is_trusted).then_some(address);
+        has_room
+    }
+
     /// Accounts for a connection that has closed.
-    pub(super) fn on_closed(&mut self, context: &mut LoopContext, client: IpAddr) {
-        self.addresses.leave(client);
+    pub(super) fn on_closed(&mut self, context: &mut LoopContext, client: Option<IpAddr>) {
+        if let Some(client) = client {
+            self.addresses.leave(client);
+        }
         self.set_full(context, false);
         self.accepts_owed += u32::from(context.config.research.accept_on_close);
     }

@@ -4,11 +4,14 @@
 use std::os::fd::AsFd;
 
 use headway_connection::{Connection, Phase};
+use headway_control::FromWorker;
 use headway_metrics::calls::Call;
 use rustix::net::Shutdown;
 
 use super::acceptor::Acceptor;
 use super::receiving::LINGER_TIMEOUT_MS;
+use super::snapshot::snapshot;
+use super::start::WorkerError;
 use super::{Disposition, Worker};
 
 /// Idle connections that close when descriptors run out: the reserve takes the first ones, new
@@ -33,12 +36,26 @@ impl Worker {
         }
     }
 
+    /// What a worker does last: it reports its counters, and that it has drained.
+    pub(super) fn end(&mut self) -> Result<(), WorkerError> {
+        // Also log requests aborted by the drain deadline.
+        for slot in self.context.connections.occupied() {
+            self.close(slot);
+        }
+        self.context.flush_log();
+        let snapshot = Box::new(snapshot(self));
+        self.context.send_snapshot(0, snapshot);
+        Ok(self.context.control.send(&FromWorker::Drained, &[])?)
+    }
+
     /// Closes idle connections, and the others after their response: the worker ends.
     fn close_idle_connections(&mut self) {
         for slot in self.context.connections.occupied() {
             let since_ms = self.context.connections.waiting_since_ms(slot);
             self.with_connection(slot, |worker, connection| match since_ms {
                 Some(since_ms) => worker.end_silent(connection, since_ms),
+                // Its header may have promised that the connection stays open.
+                None if worker.context.drain_idle_ms > 0 => Disposition::Keep,
                 None => {
                     connection.keep_alive = false;
                     Disposition::Keep
@@ -55,7 +72,11 @@ impl Worker {
         let context = &mut self.context;
         if connection.requests == 0 {
             // The first request may be on its way.
-            context.set_timeout(connection, FIRST_REQUEST_MS);
+            context.set_timeout(connection, FIRST_REQUEST_MS.max(context.drain_idle_ms));
+            return Disposition::Keep;
+        }
+        if context.drain_idle_ms > 0 {
+            context.set_timeout(connection, context.drain_idle_ms);
             return Disposition::Keep;
         }
         // The client may still be reading the last response while it sends its next request.
@@ -143,7 +164,7 @@ impl Worker {
         if connection.interest.is_some() {
             context.events.forget(connection.socket.as_fd());
         }
-        let client = connection.client.ip();
+        let client = connection.counted_address();
         context.tracer.call(Call::Close, || drop(connection));
         context.counters.connections_closed += 1;
         self.acceptor.on_closed(context, client);

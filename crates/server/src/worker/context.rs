@@ -74,6 +74,8 @@ pub(super) struct LoopContext {
     pub clients_wait: bool,
     /// When the worker ends, if it is draining.
     pub draining_until_ms: Option<u64>,
+    /// How long idle connections may then still wait for a request.
+    pub drain_idle_ms: u64,
 }
 
 /// What a worker opens for its context before it serves.
@@ -137,6 +139,7 @@ impl LoopContext {
             evict_idle: false,
             clients_wait: false,
             draining_until_ms: None,
+            drain_idle_ms: 0,
             config,
         }
     }

@@ -13,6 +13,8 @@ use headway_request::Request;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
+pub(super) mod client_address;
+
 use super::Disposition;
 use super::context::LoopContext;
 use super::handler::Step;
@@ -140,7 +142,14 @@ impl LoopContext {
         connection.stash_input(rest);
         if rest.is_empty() {
             connection.header_partial = false;
-            self.set_timeout(connection, self.config.idle_timeout_ms);
+            self.set_timeout(
+                connection,
+                match connection.requests {
+                    // Only a PROXY header has come.
+                    0 => self.config.header_timeout_ms,
+                    _ => self.config.idle_timeout_ms,
+                },
+            );
         } else if !connection.header_partial {
             // The deadline runs from the first byte and is not extended, so sending a byte at a
             // time gains nothing.

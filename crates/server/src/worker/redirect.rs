@@ -32,7 +32,11 @@ impl Handler for DirectoryRedirect {
         let host = context.hosts();
         let inside = [&path.bytes[..], b"/"].concat();
         let route = context.routes.find(host.get(request.virtual_host), &inside);
-        if request.redirects == 0 && route.is_some_and(|route| route.location.internal) {
+        let is_hidden = route.is_some_and(|route| {
+            let is_internal = route.location.internal && request.redirects == 0;
+            is_internal || !route.location.access.admits(connection.client.ip())
+        });
+        if is_hidden {
             return context.send_error(connection, request, Status::NOT_FOUND);
         }
         connection.keep_alive = context.keeps_alive(connection, &request);

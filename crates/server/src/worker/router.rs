@@ -70,10 +70,12 @@ impl Router {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
         looked_up: Option<(u16, LookedUp)>,
     ) -> Next {
+        // It may exist by now.
+        request.serve_requested();
         let target = self
             .files
             .find_target(context, connection, &request, looked_up);
@@ -92,6 +94,10 @@ impl Router {
             Continue(Target::Files(looked_up)) => self
                 .files
                 .start(context, connection, request, input, looked_up),
+            Continue(Target::OtherFile(path)) => {
+                request.serve_instead(path);
+                self.files.start(context, connection, request, input, None)
+            }
             Continue(Target::Program(program)) => self
                 .gateway
                 .start(context, connection, request, input, program),

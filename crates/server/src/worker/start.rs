@@ -20,6 +20,7 @@ use headway_metrics::calls::Tracer;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
+use rustix::fs::{Access, access};
 
 use super::acceptor::Acceptor;
 use super::application::EmbeddedApplications;
@@ -192,6 +193,7 @@ impl Resources {
             "cannot prepare the handlers",
             Gateway::new(&routes, research),
         )?;
+        check_roots(config)?;
         let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("cannot open the document roots", roots)?);
@@ -213,6 +215,16 @@ impl Resources {
             log,
         })
     }
+}
+
+/// The master has checked them, but a worker may be another user.
+fn check_roots(config: &Config) -> Result<(), WorkerError> {
+    let rights = Access::READ_OK | Access::EXEC_OK;
+    for root in config.hosts.iter().map(|host| &host.root) {
+        let what = format!("cannot read the document root {}", root.display());
+        setup(&what, access(root, rights).map_err(Into::into))?;
+    }
+    Ok(())
 }
 
 fn lookup(
@@ -250,11 +262,7 @@ struct Passed {
 
 impl Passed {
     fn new(config: &Config, mut descriptors: StartDescriptors) -> Result<Passed, WorkerError> {
-        let listeners = config
-            .listen
-            .iter()
-            .map(|_| descriptors.take(StartDescriptor::Listener))
-            .collect::<Result<_, _>>()?;
+        let listeners = descriptors.take_all(StartDescriptor::Listener)?;
         let shared_counters = descriptors
             .take_if(config.is_balanced(), StartDescriptor::SharedCounters)?
             .map(|shared_counters| SharedLines::open(shared_counters).map_err(io::Error::from))
@@ -276,7 +284,7 @@ impl Passed {
             .log
             .as_ref()
             .zip(log_socket)
-            .map(|(log, socket)| Log::new(log.format, socket));
+            .map(|(log, socket)| Log::new(log.format.clone(), socket));
         descriptors.finish()?;
         Ok(Passed {
             log,

@@ -9,9 +9,12 @@
 use headway_connection::{Connection, Next, Phase};
 use headway_event::{Interest, Ready, Token};
 use headway_files::Done;
-use headway_http::{Parsed, may_be_decided};
+use headway_gateway::client_address::ProxyPreface;
+use headway_http::{Parsed, Status, may_be_decided};
+use headway_request::Request;
 
 use super::context::LoopContext;
+use super::receiving::client_address::NO_PROXY_HEADER;
 use super::router::Router;
 use super::{Disposition, Worker};
 
@@ -217,12 +220,44 @@ impl Worker {
         disposition
     }
 
+    /// Takes the PROXY header of a connection from a trusted proxy, and returns what follows it.
+    fn take_proxy_header<'i>(
+        &mut self,
+        connection: &mut Connection,
+        input: &'i [u8],
+    ) -> Result<&'i [u8], Disposition> {
+        let next = match self.context.read_preface(connection, input) {
+            ProxyPreface::Partial => return Err(self.context.await_head(connection, input)),
+            ProxyPreface::Invalid => self
+                .context
+                .reject_input(connection, input, &NO_PROXY_HEADER),
+            ProxyPreface::Complete { length, .. } => {
+                if self.acceptor.enter_behind_proxy(connection) {
+                    return Ok(&input[length..]);
+                }
+                self.context.counters.connections_rejected_per_address += 1;
+                let request = Box::new(Request::unparsed(&input[length..]));
+                let unavailable = Status::SERVICE_UNAVAILABLE;
+                self.context
+                    .close_with_error(connection, request, unavailable)
+            }
+        };
+        Err(self.advance(connection, next))
+    }
+
     /// Answers the requests in `input` in order, until one has to wait.
     fn handle_requests(&mut self, connection: &mut Connection, mut input: &[u8]) -> Disposition {
+        if connection.awaits_proxy_header() {
+            match self.take_proxy_header(connection, input) {
+                Ok(rest) => input = rest,
+                Err(disposition) => return disposition,
+            }
+        }
         for _ in 0..REQUESTS_PER_TICK_MAX {
             if input.is_empty() {
                 return self.context.await_head(connection, input);
             }
+            connection.forget_client();
             let (parsed_bytes, limits) = (connection.parsed_bytes as usize, &self.context.limits);
             if connection.header_partial && !may_be_decided(input, parsed_bytes, limits) {
                 return self.context.await_head(connection, input);
@@ -239,6 +274,7 @@ impl Worker {
                 }
             };
             connection.header_partial = false;
+            self.context.find_client(connection, &head, input);
             let request = self.context.make_request(&head, input);
             self.context.stall_if_due();
             input = &input[head.length..];

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use headway_control::ToWorker;
+use headway_control::{Drain, ToWorker};
 use headway_server::config::raise_descriptor_limit;
 
 use super::tools::*;
@@ -59,7 +59,7 @@ fn last_clients_are_accepted_and_served_when_the_worker_stops() {
                 root.path(),
                 &format!("accept-batch = {accept_count}\n{events}"),
             );
-            let end = [ToWorker::Drain { timeout_ms: 20_000 }];
+            let end = [ToWorker::Drain(Drain::within(20_000))];
             let (mut served, (mut last, clients)) = Served::start_late(config, &end, |address| {
                 let mut last = TcpStream::connect(address).unwrap();
                 last.write_all(b"GET /a HTTP/1.1\r\n").unwrap();

@@ -152,10 +152,20 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     close_on_exec_from(3)?;
     let options = Options {
         programs: Programs::this_binary(),
-        ready_file: arguments.ready_file,
+        ready_file: arguments.ready_file.clone(),
         quiet: arguments.is_quiet,
     };
-    Ok(headway_server::run(config, options)?)
+    let read_config = || {
+        let checked = check(&arguments);
+        checked.map(|checked| checked.config).map_err(|errors| {
+            errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ")
+        })
+    };
+    Ok(headway_server::run(config, options, &read_config)?)
 }
 
 fn check(arguments: &Arguments) -> Result<Checked, Vec<ConfigError>> {

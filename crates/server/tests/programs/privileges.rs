@@ -218,3 +218,123 @@ fn configuration_is_rejected_when_the_program_user_cannot_be_assumed_or_the_work
     let (is_valid, why) = check(&["env"], "program-user = \"no-such-user\"\n");
     assert!(!is_valid && why.contains("no-such-user"), "{why}");
 }
+
+/// Needs: root, to be another user
+#[test]
+fn all_processes_but_the_master_are_the_configured_user() {
+    const NAME: &str = "all_processes_but_the_master_are_the_configured_user";
+    if !rustix::process::geteuid().is_root() {
+        return skip(NAME, "root, to be another user");
+    }
+    let site = Site::new();
+    site.open_to_all();
+    site.file("root/secret.txt", "secret", 0o600);
+    site.program(
+        "show",
+        &format!("printf 'Content-Type: text/plain\\n\\n'; id -u; id -G; {SHOW}"),
+    );
+    let log = site.path("notes/log");
+    let top = format!("user = \"4711:4712\"\nlog = {log:?}\npin-max = \"1MiB\"\n");
+    let server = site.serve_with(&top, "");
+    assert_eq!(get(&server, "/file.txt").status, 200);
+    assert_eq!(get(&server, "/secret.txt").status, 403);
+    let shown = get(&server, "/cgi-bin/show").text();
+    assert!(shown.starts_with("4711\n4712\n"), "{shown}");
+    assert_unprivileged(&shown);
+    assert_eq!(status_of(server.master(), "Uid:"), "0");
+    let kinds = [
+        "serve-worker",
+        "serve-store",
+        "serve-helper",
+        "serve-log",
+        "serve-spawner",
+    ];
+    for kind in kinds {
+        let processes = server.children(kind);
+        assert!(!processes.is_empty(), "{kind}");
+        for pid in processes {
+            assert_eq!(status_of(pid, "Uid:"), "4711", "{kind}");
+            assert_eq!(status_of(pid, "Groups:"), "4712", "{kind}");
+            let may = match kind {
+                "serve-worker" | "serve-store" => IPC_LOCK,
+                _ => 0,
+            };
+            for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+                let bits = u64::from_str_radix(&status_of(pid, set), 16).unwrap();
+                assert_eq!(bits & !may, 0, "{kind}: {set} {bits:x}");
+            }
+        }
+    }
+    // The worker sees its own sleeps as well as one of root's does.
+    let level = |server: &Server| server.status()["total"]["trace"]["level"].clone();
+    let of_root = Site::new().serve_configured("user = \"root\"\n");
+    assert_eq!(level(&server), level(&of_root));
+    assert!(!of_root.stop().contains("running as root"));
+    // Nobody but the user may read the log.
+    let printed = server.stop();
+    assert!(printed.contains("as 4711:4712"), "{printed}");
+    assert!(!printed.contains("root:"), "{printed}");
+    assert!(fs::read_to_string(&log).unwrap().contains("/secret.txt"));
+}
+
+/// Needs: root, to be another user
+#[test]
+fn programs_are_their_own_user_when_the_server_is_another() {
+    const NAME: &str = "programs_are_their_own_user_when_the_server_is_another";
+    if !rustix::process::geteuid().is_root() {
+        return skip(NAME, "root, to be another user");
+    }
+    let site = Site::new();
+    site.open_to_all();
+    site.program("who", "printf 'Content-Type: text/plain\\n\\n'; id -u");
+    let users = "user = \"4711:4712\"\nprogram-user = \"4713:4713\"\n";
+    let server = site.serve_with(users, "");
+    assert_eq!(get(&server, "/cgi-bin/who").text(), "4713\n");
+    assert_eq!(
+        status_of(server.children("serve-worker")[0], "Uid:"),
+        "4711"
+    );
+}
+
+/// Needs: root, to be another user
+#[test]
+fn server_does_not_start_when_the_user_may_not_read_the_root_or_write_the_log() {
+    const NAME: &str = "server_does_not_start_when_the_user_may_not_read_the_root_or_write_the_log";
+    if !rustix::process::geteuid().is_root() {
+        return skip(NAME, "root, to be another user");
+    }
+    let site = Site::new();
+    let refused = |log: &[&str]| {
+        let output = program()
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--workers",
+                "1",
+                "--user",
+                "4711:4712",
+            ])
+            .args(log)
+            .arg(site.path("root"))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    site.open_to_all();
+    fs::set_permissions(site.path("root"), Permissions::from_mode(0o700)).unwrap();
+    let why = refused(&[]);
+    assert!(
+        why.contains("as 4711:4712") && why.contains("ermission denied"),
+        "{why}"
+    );
+    fs::set_permissions(site.path("root"), Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(site.path("logs")).unwrap();
+    let log = site.path("logs/log");
+    let why = refused(&["--log", log.to_str().unwrap()]);
+    assert!(
+        why.contains("access log as 4711:4712") && why.contains("ermission denied"),
+        "{why}"
+    );
+}

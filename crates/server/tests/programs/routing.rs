@@ -243,7 +243,8 @@ fn printed_location_configuration_reads_back_unchanged() {
     let path = site.path("headway.toml");
     // Sizes whose defaults depend on the available memory are set explicitly.
     let text = format!(
-        "root = \"root\"\nresponse-cache-max = \"8MiB\"\nchunk-cache-max = \"4MiB\"\nresearch.mapped-max = \"64MiB\"\nhelpers-max = 4\n\
+        "root = \"root\"\nfallback = [\"$path.html\", \"/index.html\"]\ntrusted-proxies = [\"10.0.0.0/8\", \"private\"]\n\
+         client-address-header = \"Forwarded\"\nproxy-protocol = true\nresponse-cache-max = \"8MiB\"\nchunk-cache-max = \"4MiB\"\nresearch.mapped-max = \"64MiB\"\nhelpers-max = 4\n\
          research.fork-in-server = \"/x/\"\nresearch.pipe = [\"/d/\"]\n\
          [[location]]\nprefix = \"/d/\"\ndirect = \"/bin/true\"\n\
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = \"cgi\"\nstreams = \"pipe\"\n\
@@ -270,4 +271,42 @@ fn printed_location_configuration_reads_back_unchanged() {
     let (printed, meant) = (check(false), check(true));
     fs::write(&path, printed).unwrap();
     assert_eq!(check(true), meant);
+}
+
+/// What a program prints of the request that it got.
+const SHOW_REQUEST: &str = "printf 'Content-Type: text/plain\\n\\n%s' \"$REQUEST_METHOD $REQUEST_URI $SCRIPT_NAME$PATH_INFO $QUERY_STRING $(cat)\"";
+
+#[test]
+fn program_as_a_fallback_gets_requests_for_what_does_not_exist_as_they_came() {
+    let site = Site::new();
+    site.program("front", SHOW_REQUEST);
+    site.file(
+        "root/front.sh",
+        &format!("#!/bin/sh\n{SHOW_REQUEST}\n"),
+        0o755,
+    );
+    let by_suffix = "[[location]]\nsuffix = \".sh\"\ncgi = true\n";
+    for (fallback, location, name) in [
+        ("[\"/none.html\", \"/cgi-bin/front\"]", "", "/cgi-bin/front"),
+        ("\"/front.sh\"", by_suffix, "/front.sh"),
+    ] {
+        let server = site.serve_with(
+            &format!("fallback = {fallback}\n"),
+            &format!("\n{location}"),
+        );
+        assert_eq!(get(&server, "/file.txt").text(), "a file\n");
+        for _ in 0..2 {
+            let shown = get(&server, "/2026/11/post/?x=1").text();
+            assert_eq!(shown, format!("GET /2026/11/post/?x=1 {name} x=1 "));
+            let shown = get(&server, "/a/b?x=1").text();
+            assert_eq!(shown, format!("GET /a/b?x=1 {name} x=1 "));
+            let shown = exchange(&server, post("/wp-json/posts", b"hello")).text();
+            assert_eq!(shown, format!("POST /wp-json/posts {name}  hello"));
+        }
+        // Never its source.
+        let shown = get(&server, name).text();
+        assert!(shown.starts_with("GET "), "{shown}");
+        assert_eq!(get(&server, "/.env").status, 404);
+        is_well(&server);
+    }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use headway_base::random::{Draw, SplitMix64};
-use headway_control::{Control, FromWorker, Received, ToWorker};
+use headway_control::{Control, Drain, FromWorker, Received, ToWorker};
 use headway_server::{Extensions, helper_main, worker_main};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketAddrUnix;
@@ -294,7 +294,7 @@ impl World {
         if now >= self.drain_ns && !self.is_draining {
             self.is_draining = true;
             self.note("the master stops the worker");
-            let order = ToWorker::Drain { timeout_ms: 30_000 };
+            let order = ToWorker::Drain(Drain::within(30_000));
             let _ = self.control.try_send(&order, &[]);
         }
         self.run_clients(now)?;
@@ -547,7 +547,7 @@ impl World {
         if self.turns < turn + IDLE_TURNS {
             return Ok(());
         }
-        let order = ToWorker::Drain { timeout_ms: 1000 };
+        let order = ToWorker::Drain(Drain::within(1000));
         let _ = self.control.try_send(&order, &[]);
         self.open_at_end = Some(u64::MAX);
         match self.kernel.state().waits - waits > IDLE_TURNS / 2 {

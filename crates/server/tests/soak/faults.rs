@@ -169,7 +169,7 @@ impl Target<'_> {
     fn hang_up(&self, times: u64) {
         let _ = fs::remove_file(self.paths.logs.join("access.log"));
         for _ in 0..times {
-            signal(self.server.master.load(Ordering::SeqCst), Signal::HUP);
+            signal(self.server.master.load(Ordering::SeqCst), Signal::USR1);
             sleep(3);
         }
     }

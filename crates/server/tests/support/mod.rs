@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use headway_control::{Control, FromWorker, StartDescriptor, ToWorker};
+use headway_control::{Control, Drain, FromWorker, StartDescriptor, ToWorker};
 use headway_embedded::Applications;
 use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Settings};
@@ -226,7 +226,7 @@ impl Served {
     /// Stops the worker and waits until it has ended.
     pub fn drain(mut self) {
         self.control
-            .send(&ToWorker::Drain { timeout_ms: 5_000 }, &[])
+            .send(&ToWorker::Drain(Drain::within(5_000)), &[])
             .expect("drain");
         for thread in self.threads.drain(..) {
             thread.join().expect("no panic");
@@ -236,7 +236,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let _ = self.control.send(&ToWorker::Drain { timeout_ms: 0 }, &[]);
+        let _ = self.control.send(&ToWorker::Drain(Drain::within(0)), &[]);
         for thread in self.threads.drain(..) {
             let ended = thread.join();
             assert!(

@@ -2,13 +2,12 @@
 //! handlers to others, and all buffers together are limited.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use headway_test_support::WAIT_MAX;
-use rustix::net::{AddressFamily, SocketType};
 
 use super::faults::{FakeUpstream, GOOD, read_head};
 use crate::site::*;
@@ -232,17 +231,6 @@ fn held_client_is_let_go_when_it_disconnects_before_it_has_sent_its_body() {
     assert_eq!(still_open, std::io::ErrorKind::WouldBlock);
     drop(holders);
     is_well(&server);
-}
-
-/// A connection from another address of this machine.
-fn connect_from(source: Ipv4Addr, server: &Server) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddrV4::new(source, 0)).unwrap();
-    let to: SocketAddr = server.address.parse().unwrap();
-    rustix::net::connect(&socket, &to).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    stream
 }
 
 #[test]

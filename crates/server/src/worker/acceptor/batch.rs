@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use headway_accept::Accepted;
 use headway_connection::Connection;
+use headway_control::Drain;
 
 use super::{Acceptor, NO_DEADLINE_MS};
 use crate::worker::context::LoopContext;
@@ -142,14 +143,21 @@ impl Acceptor {
         socket: OwnedFd,
         client: SocketAddr,
     ) -> Option<usize> {
-        if !self.addresses.enter(client.ip()) {
+        let proxies = &context.config.proxies;
+        let is_proxy = !proxies.networks.is_empty() && proxies.networks.contains(client.ip());
+        let awaits_header = is_proxy && proxies.proxy_protocol;
+        if !is_proxy && !self.addresses.enter(client.ip()) {
             self.refusals.reject_address(context, socket, client);
             return None;
         }
         context.counters.connections_accepted += 1;
-        let slot = context
-            .connections
-            .insert(|token| Connection::new(socket, client, token));
+        let slot = context.connections.insert(|token| {
+            let mut connection = Connection::new(socket, client, token);
+            if is_proxy {
+                connection.come_from_proxy(awaits_header);
+            }
+            connection
+        });
         let deadline_ms = context.now_ms + context.config.header_timeout_ms;
         context.deadlines.set(slot, deadline_ms);
         let open = context.connections.count() as u64;
@@ -230,8 +238,9 @@ impl Acceptor {
     /// Starts draining: requests in flight are finished, idle connections close, and after the
     /// current accept queue no connection is accepted. The queue is emptied first, because closing
     /// a listener resets its connections.
-    pub(in crate::worker) fn drain(&mut self, context: &mut LoopContext, timeout_ms: u64) {
-        context.draining_until_ms = Some(context.now_ms + timeout_ms);
+    pub(in crate::worker) fn drain(&mut self, context: &mut LoopContext, drain: Drain) {
+        context.draining_until_ms = Some(context.now_ms + drain.timeout_ms);
+        context.drain_idle_ms = drain.idle_ms;
         let (backlog, deferred) = (context.config.backlog, context.config.defer_accept);
         if self.auto.is_some() {
             self.listeners.reset_policy(backlog, deferred);

@@ -5,6 +5,7 @@
 //! shortest one that exists is used. While a helper looks it up, the phase of the
 //! connection says which component was asked about.
 
+use std::net::IpAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use headway_config::{HandlerConfig, PathMatch, Protocol};
@@ -15,6 +16,8 @@ use headway_http::path::{Path, PathError, SlashReadings, normalise_any_length, s
 use headway_http::{self as http, Method, Status};
 use headway_request::{LookedUp, ProgramName, Request, VirtualHost};
 use headway_respond::handlers::{Candidate, Route};
+
+mod fallback;
 
 use super::StaticFiles;
 use super::static_file::LOOKUP_ATTEMPTS_MAX;
@@ -31,6 +34,8 @@ const INDEX_COMPONENT: u16 = u16::MAX;
 pub(in crate::worker) enum Target {
     /// Files, also for the error response if there is none. With the path, if it has been looked up.
     Files(Option<LookedUp>),
+    /// The file of this path in place of that of the request.
+    OtherFile(Vec<u8>),
     /// The program or upstream of this name.
     Program(ProgramName),
     /// A handler that needs to know nothing else.
@@ -94,34 +99,69 @@ impl StaticFiles {
         }
         let hosts = context.hosts();
         let site = hosts.get(request.virtual_host);
+        let client = connection.client.ip();
+        if !context.routes.admits(site, client) {
+            return Break(NoTarget::Error(Status::FORBIDDEN));
+        }
         let path = match request.head.path() {
             Some(Ok(path)) if !path.hidden || site.dotfiles => path,
             // It shows nothing of what is hidden.
             Some(Ok(path)) if StaticFiles::is_redirected(context, site, &path.bytes) => path,
             Some(Err(PathError::EncodedSlash)) => {
-                let program = StaticFiles::owner_despite_escaped_slash(context, site, request);
+                let program =
+                    StaticFiles::owner_despite_escaped_slash(context, site, request, client);
                 return Continue(program.map_or(Target::Files(None), Target::Program));
             }
             Some(Err(PathError::NameTooLong | PathError::TooLong)) => {
-                let program = StaticFiles::owner_of_long_path(context, site, request);
+                let program = StaticFiles::owner_of_long_path(context, site, request, client);
                 return Continue(program.map_or(Target::Files(None), Target::Program));
             }
             _ => return Continue(Target::Files(None)),
         };
-        let (last_component, looked_up) = looked_up.unzip();
+        let (last_part, looked_up) = looked_up.unzip();
         let mut search = PathSearch {
             request,
             waiter: connection.waiter(request),
             redirected: request.redirects > 0,
+            client,
+            first_part: 0,
+            last_part,
             looked_up,
         };
-        let Some(route) = context.routes.find(site, &path.bytes).cloned() else {
-            return self.find_index_program(context, site, &path, &mut search);
+        if let Some(route) = context.routes.find(site, &path.bytes).cloned() {
+            return self.find_in_location(context, site, &route, &path, &mut search);
+        }
+        let target = match search.is_in_fallback() {
+            true => Target::Files(None),
+            false => self.find_index_program(context, site, &path, &mut search)?,
         };
-        if !search.may_enter(&route) {
+        match (target, context.routes.fallbacks(site)) {
+            (Target::Files(looked_up), Some(fallbacks)) => {
+                self.find_fallback(context, site, &path, &fallbacks, looked_up, &mut search)
+            }
+            (target, _) => Continue(target),
+        }
+    }
+
+    /// Finds what answers a path of a location.
+    fn find_in_location(
+        &mut self,
+        context: &mut LoopContext,
+        site: &VirtualHost,
+        route: &Route,
+        path: &Path<'_>,
+        search: &mut PathSearch<'_>,
+    ) -> Search {
+        if !search.may_enter(route) {
             return Break(NoTarget::Error(Status::NOT_FOUND));
         }
+        if !route.location.access.admits(search.client) {
+            return Break(NoTarget::Error(Status::FORBIDDEN));
+        }
         match route.location.handler {
+            HandlerConfig::Files if !search.is_in_fallback() => {
+                self.find_index_program(context, site, path, search)
+            }
             HandlerConfig::Files => Continue(Target::Files(None)),
             HandlerConfig::Application(_) => {
                 Continue(Target::Delegate(Delegate::Application(route.number)))
@@ -129,11 +169,9 @@ impl StaticFiles {
             HandlerConfig::Redirect(_) => {
                 Continue(Target::Delegate(Delegate::LocationRedirect(route.number)))
             }
-            _ => match StaticFiles::owner(context, &route, site, &path.bytes) {
+            _ => match StaticFiles::owner(context, route, site, &path.bytes) {
                 Some(program) => Continue(Target::Program(program)),
-                None => {
-                    self.find_component(context, site, &route, &path, last_component, &mut search)
-                }
+                None => self.find_component(context, site, route, path, search),
             },
         }
     }
@@ -176,6 +214,7 @@ impl StaticFiles {
         context: &LoopContext,
         site: &VirtualHost,
         request: &Request,
+        client: IpAddr,
     ) -> Option<ProgramName> {
         let SlashReadings {
             separating,
@@ -187,7 +226,7 @@ impl StaticFiles {
             &route.location.handler,
             HandlerConfig::Upstreams(upstreams) if upstreams.escaped_slashes
         );
-        (is_same && allows && may_enter(route, site, request, separating.hidden))
+        (is_same && allows && may_enter(route, site, request, client, separating.hidden))
             .then(|| context.routes.application(route, site, &separating.bytes))
     }
 
@@ -197,11 +236,12 @@ impl StaticFiles {
         context: &LoopContext,
         site: &VirtualHost,
         request: &Request,
+        client: IpAddr,
     ) -> Option<ProgramName> {
         let path = normalise_any_length(target_path(request)?).ok()?;
         let route = context.routes.find(site, &path.bytes)?;
         let is_upstream = matches!(&route.location.handler, HandlerConfig::Upstreams(_));
-        match is_upstream && may_enter(route, site, request, path.hidden) {
+        match is_upstream && may_enter(route, site, request, client, path.hidden) {
             true => StaticFiles::owner(context, route, site, &path.bytes),
             false => None,
         }
@@ -214,17 +254,23 @@ impl StaticFiles {
         site: &VirtualHost,
         route: &Route,
         path: &Path<'_>,
-        last_component: Option<u16>,
         search: &mut PathSearch<'_>,
     ) -> Search {
         let whole = [b"/", &*path.bytes].concat();
-        let mut part = last_component.unwrap_or(0);
+        let first = search.first_part;
+        let mut part = match search.last_part {
+            Some(INDEX_COMPONENT) if first == 0 => INDEX_COMPONENT,
+            last => last
+                .and_then(|last| last.checked_sub(first))
+                .filter(|part| *part < COMPONENTS_MAX)
+                .unwrap_or(0),
+        };
         while part < COMPONENTS_MAX {
             let Some(candidate) = route.candidate(&whole, usize::from(part), site) else {
                 break;
             };
             let Candidate { split, root, name } = candidate;
-            let looked_up = self.look_up_part(context, root, name, part, search)?;
+            let looked_up = self.look_up_part(context, root, name, first + part, search)?;
             match &looked_up.entry.answer {
                 Answer::File(_) => {
                     return Continue(Target::Program(
@@ -239,6 +285,8 @@ impl StaticFiles {
         }
         match path.is_directory() {
             true => self.find_index(context, site, route, &whole, search),
+            // A redirect would add a slash to the path that was requested.
+            false if search.is_in_fallback() => Break(NoTarget::Error(Status::NOT_FOUND)),
             false if part < COMPONENTS_MAX => {
                 Continue(Target::Delegate(Delegate::DirectoryRedirect))
             }
@@ -288,7 +336,8 @@ impl StaticFiles {
         ))
     }
 
-    /// A directory of files was requested: its index file may be a program by its suffix.
+    /// A directory of files was requested: its index file may be a program, or belong to a location which
+    /// not every client may enter.
     fn find_index_program(
         &mut self,
         context: &mut LoopContext,
@@ -296,7 +345,7 @@ impl StaticFiles {
         path: &Path<'_>,
         search: &mut PathSearch<'_>,
     ) -> Search {
-        if !path.is_directory() || !context.routes.has_suffixes(site) {
+        if !path.is_directory() || !context.routes.has_locations(site) {
             return Continue(Target::Files(None));
         }
         let looked_up =
@@ -311,6 +360,9 @@ impl StaticFiles {
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
                 _ if !search.may_enter(route) => Some(Break(NoTarget::Error(Status::NOT_FOUND))),
+                _ if !route.location.access.admits(search.client) => {
+                    Some(Break(NoTarget::Error(Status::FORBIDDEN)))
+                }
                 // What is at the path of the index file redirects those who ask for that path.
                 HandlerConfig::Files | HandlerConfig::Redirect(_) => None,
                 // Never served as a file, which would show the source of the program.
@@ -334,7 +386,8 @@ impl StaticFiles {
         part: u16,
         search: &mut PathSearch<'_>,
     ) -> Search<LookedUp> {
-        if let Some(looked_up) = search.looked_up.take()
+        if search.last_part == Some(part)
+            && let Some(looked_up) = search.looked_up.take()
             && !self.is_outdated(context, search.request, root, &looked_up.entry)
         {
             return Continue(looked_up);
@@ -362,11 +415,22 @@ struct PathSearch<'r> {
     waiter: Waiter,
     /// The request is an internal redirect.
     redirected: bool,
-    /// A helper's answer about one part of the path.
+    client: IpAddr,
+    /// The number of the first component of the path: that of a fallback is not 0.
+    first_part: u16,
+    /// The part of the path that a helper has looked up …
+    last_part: Option<u16>,
+    /// … and its answer.
     looked_up: Option<LookedUp>,
 }
 
 impl PathSearch<'_> {
+    /// Whether the search has come to the fallbacks.
+    fn is_in_fallback(&self) -> bool {
+        let is_later = |part| (fallback::OWN_PART..INDEX_COMPONENT).contains(&part);
+        self.first_part > 0 || self.last_part.is_some_and(is_later)
+    }
+
     /// Whether the request may reach this location: an internal location needs an internal redirect.
     fn may_enter(&self, route: &Route) -> bool {
         !route.location.internal || self.redirected
@@ -381,9 +445,17 @@ fn target_path(request: &Request) -> Option<&[u8]> {
     }
 }
 
-/// Whether a request may have a location, whose path may be hidden.
-fn may_enter(route: &Route, site: &VirtualHost, request: &Request, is_hidden: bool) -> bool {
-    (!route.location.internal || request.redirects > 0) && (!is_hidden || site.dotfiles)
+/// Whether a request of this client may have a location, whose path may be hidden.
+fn may_enter(
+    route: &Route,
+    site: &VirtualHost,
+    request: &Request,
+    client: IpAddr,
+    is_hidden: bool,
+) -> bool {
+    (!route.location.internal || request.redirects > 0)
+        && (!is_hidden || site.dotfiles)
+        && route.location.access.admits(client)
 }
 
 fn index_name(site: &VirtualHost, index: Option<u16>) -> Option<&str> {

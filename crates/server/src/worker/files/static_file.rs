@@ -144,6 +144,10 @@ impl StaticFiles {
                 return self
                     .respond_with_file(context, connection, request, input, looked_up, found);
             }
+            // It would add a slash to the path that was requested.
+            Answer::Redirect | Answer::Directory if request.is_substituted() => {
+                context.send_error(connection, request, Status::NOT_FOUND)
+            }
             Answer::Redirect => Next::Delegate(request, Delegate::DirectoryRedirect),
             Answer::Directory if has_listing => Next::Delegate(request, Delegate::Listing),
             Answer::Directory => context.send_error(connection, request, Status::FORBIDDEN),

@@ -126,6 +126,8 @@ impl Gateway {
         Some(Endpoints {
             local,
             remote: connection.client,
+            sender: connection.sender(),
+            is_trusted: connection.has_trusted_sender(),
         })
     }
 

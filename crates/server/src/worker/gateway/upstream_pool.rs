@@ -8,8 +8,8 @@ use headway_config::{HandlerConfig, Upstreams};
 use headway_connection::{Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{Interest, Token};
 use headway_gateway::upstream::{
-    Address, IdleConnections, IdleLimits, Lease, TriedUpstreams, Unavailable, UpstreamOutcome,
-    UpstreamPolicy, UpstreamSelector,
+    Address, IdleConnections, IdleLimits, Lease, TriedUpstreams, UPSTREAMS_MAX, Unavailable,
+    UpstreamOutcome, UpstreamPolicy, UpstreamSelector,
 };
 use headway_metrics::calls::Call;
 use headway_respond::handlers::Routes;
@@ -49,9 +49,8 @@ impl UpstreamPool {
     }
 
     fn new(upstreams: &Upstreams, concurrency: u32) -> UpstreamPool {
-        let addresses = upstreams.addresses.iter();
-        // The configuration check has parsed these addresses before.
-        let addresses: Vec<Address> = addresses.flat_map(|text| Address::parse(text)).collect();
+        let mut addresses = upstreams.addresses();
+        addresses.truncate(UPSTREAMS_MAX);
         let policy = UpstreamPolicy {
             requests_max: concurrency,
             attempts_max: upstreams.attempts,

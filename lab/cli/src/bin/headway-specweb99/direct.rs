@@ -1,7 +1,7 @@
 //! The application as the program of a `direct` location: `headway serve` hands it clients'
 //! sockets, and it writes the responses to them.
 //!
-//! This is the program's side of docs/src/reference/direct-protocol.md, version 1, as `clients/`
+//! This is the program's side of docs/research/src/direct-protocol.md, version 1, as `clients/`
 //! has it in C and Python. The socket is shared with the server, including its flags, so each write
 //! is non-blocking and `poll` waits. A request may ask for the response to be sent back (`pipe`
 //! locations); then it goes to the server in messages. A process handles one request at a time; the
