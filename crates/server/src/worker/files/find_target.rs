@@ -152,17 +152,14 @@ impl StaticFiles {
         path: &Path<'_>,
         search: &mut PathSearch<'_>,
     ) -> Search {
-        if !search.may_enter(route) {
-            return Break(NoTarget::Error(Status::NOT_FOUND));
-        }
-        if !route.location.access.admits(search.client) {
-            return Break(NoTarget::Error(Status::FORBIDDEN));
+        if let Some(status) = search.refusal(route) {
+            return Break(NoTarget::Error(status));
         }
         match route.location.handler {
-            HandlerConfig::Files if !search.is_in_fallback() => {
-                self.find_index_program(context, site, path, search)
+            HandlerConfig::Files if search.is_in_fallback() => {
+                Continue(Target::OtherFile(path.bytes.to_vec()))
             }
-            HandlerConfig::Files => Continue(Target::Files(None)),
+            HandlerConfig::Files => self.find_index_program(context, site, path, search),
             HandlerConfig::Application(_) => {
                 Continue(Target::Delegate(Delegate::Application(route.number)))
             }
@@ -357,12 +354,11 @@ impl StaticFiles {
         let program = index.and_then(|index| {
             let file = [&*path.bytes, index.as_bytes()].concat();
             let route = context.routes.find(site, &file)?;
+            if let Some(status) = search.refusal(route) {
+                return Some(Break(NoTarget::Error(status)));
+            }
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
-                _ if !search.may_enter(route) => Some(Break(NoTarget::Error(Status::NOT_FOUND))),
-                _ if !route.location.access.admits(search.client) => {
-                    Some(Break(NoTarget::Error(Status::FORBIDDEN)))
-                }
                 // What is at the path of the index file redirects those who ask for that path.
                 HandlerConfig::Files | HandlerConfig::Redirect(_) => None,
                 // Never served as a file, which would show the source of the program.
@@ -431,9 +427,14 @@ impl PathSearch<'_> {
         self.first_part > 0 || self.last_part.is_some_and(is_later)
     }
 
-    /// Whether the request may reach this location: an internal location needs an internal redirect.
-    fn may_enter(&self, route: &Route) -> bool {
-        !route.location.internal || self.redirected
+    /// Why the request may not reach this location: an internal one needs an internal redirect, and an
+    /// access rule may exclude the client.
+    fn refusal(&self, route: &Route) -> Option<Status> {
+        match &route.location {
+            location if location.internal && !self.redirected => Some(Status::NOT_FOUND),
+            location if !location.access.admits(self.client) => Some(Status::FORBIDDEN),
+            _ => None,
+        }
     }
 }
 

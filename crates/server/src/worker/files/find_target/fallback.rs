@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::ControlFlow::{Break, Continue};
 
-use headway_config::{Fallback, HandlerConfig};
+use headway_config::Fallback;
 use headway_files::{Answer, Failure};
 use headway_http::Status;
 use headway_http::path::Path;
@@ -74,16 +74,8 @@ impl StaticFiles {
             };
             search.first_part = COMPONENTS + number * COMPONENTS_MAX;
             return match context.routes.find(site, &path.bytes).cloned() {
-                Some(route) if !matches!(route.location.handler, HandlerConfig::Files) => {
-                    self.find_in_location(context, site, &route, &path, search)
-                }
-                Some(route) if !search.may_enter(&route) => {
-                    Break(NoTarget::Error(Status::NOT_FOUND))
-                }
-                Some(route) if !route.location.access.admits(search.client) => {
-                    Break(NoTarget::Error(Status::FORBIDDEN))
-                }
-                _ => Continue(Target::OtherFile(path.bytes.into_owned())),
+                Some(route) => self.find_in_location(context, site, &route, &path, search),
+                None => Continue(Target::OtherFile(path.bytes.into_owned())),
             };
         }
         Continue(Target::Files(None))
