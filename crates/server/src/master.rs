@@ -494,7 +494,9 @@ impl<'r> Master<'r> {
         if slot.is_retiring() {
             slot.free();
             if end != CLEAN_EXIT && self.stopping.is_none() {
-                log_line(format_args!("worker {worker}, which drained, ended: {why}"));
+                log_line(format_args!(
+                    "worker {worker} ended while it drained: {why}"
+                ));
             }
             return self.notify_others(number);
         }
