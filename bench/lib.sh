@@ -33,10 +33,11 @@ done
 PATH=$scratch/peers:$PATH
 started=()                    # process ids we started and have to end
 at_exit=()                    # commands that undo a change of the machine, run last to first
-declare -A server_pid server_port
+declare -A server_pid server_port server_tls_port
 headway_options=()            # appended to every `serve`
 headway_workers=1
 delay_options=()              # of the server with a known latency
+tls_certificate='' tls_key=''  # files: with them each server also speaks HTTPS, on another port
 server_prefix=()              # put before a server's command, for example to enter a control group
 # Below the ephemeral ports, and another range for each run, since two may share a machine.
 port_next=${HEADWAY_BENCH_PORT:-$((20000 + $$ % 600 * 20))}
@@ -118,13 +119,23 @@ peer_configuration() {
     if [ "$name" = lighttpd ]; then workers=0; fi
     # One process, so that no connection is handed between address spaces; 128 threads are twice the clients of
     # the throughput cases. 19000 connections, since the memory case holds 10,000. Each core that is compared is one.
+    fill_in "$name" >"$place"
+    if [ -n "$tls_certificate" ]; then
+        # nginx has it inside its server, which includes this file.
+        if [ "$name" = nginx ]; then fill_in nginx-tls >"$scratch/nginx-server-tls.conf"; else fill_in "$name-tls" >>"$place"; fi
+    fi
+    echo "$place"
+}
+
+# Of peer_configuration, with its variables.
+fill_in() {
     sed -e "s|@ROOT@|$root|g; s|@HOST@|127.0.0.1|g; s|@PORT@|$port|g; s|@SCRATCH@|$scratch|g" \
         -e "s|@USER@|$user|g; s|@GROUP@|$group|g; s|@WORKERS@|$workers|g; s|@BACKLOG@|1024|g" \
         -e "s|@FILES@|20000|g; s|@CONNECTIONS@|19000|g; s|@MPM@|$mpm|g" \
         -e "s|@CLIENTS@|$clients|g; s|@CHILDREN@|$children|g; s|@THREADS@|128|g; s|@AIO@|$aio|g" \
         -e "s|@MULTI_ACCEPT@|on|g; s|@OPEN_FILE_CACHE@|max=20000 inactive=60s|g" \
-        -e "s|^@ACCESS_LOG@$||; s|@ACCESS_LOG@|off|g" "$repository/bench/peers/$name.conf" >"$place"
-    echo "$place"
+        -e "s|@TLS_PORT@|${tls_port:-}|g; s|@CERTIFICATE@|$tls_certificate|g; s|@KEY@|$tls_key|g" \
+        -e "s|^@ACCESS_LOG@$||; s|@ACCESS_LOG@|off|g" "$repository/bench/peers/$1.conf"
 }
 
 # True when the server can be started here; says why not otherwise.
@@ -141,13 +152,20 @@ server_available() {
 
 # server_start NAME ROOT: starts it pinned to the server's core and waits until it answers /ready.txt.
 server_start() {
-    local name=$1 root=$2 port command
+    local name=$1 root=$2 port tls_port command
+    local -a tls_options=()
     take_port
+    tls_port=$port
+    take_port
+    if [ -n "$tls_certificate" ]; then
+        tls_options=(--tls-listen "127.0.0.1:$tls_port" --tls-certificate "$tls_certificate" --tls-key "$tls_key")
+    fi
     case $name in
         # The same command of another build, to compare two versions.
-        headway-before) command=("$HEADWAY_BEFORE" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers") ;;
+        headway-before) command=("$HEADWAY_BEFORE" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
+                                 "${tls_options[@]}") ;;
         headway) command=("$headway_server" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
-                          "${headway_options[@]}") ;;
+                          "${tls_options[@]}" "${headway_options[@]}") ;;
         delay) command=("$bench_tools/delay" --listen "127.0.0.1:$port" "${delay_options[@]}") ;;
         floor) command=("$bench_tools/floor" --listen "127.0.0.1:$port") ;;
         floor-close) command=("$bench_tools/floor" --listen "127.0.0.1:$port" --close) ;;
@@ -175,6 +193,7 @@ server_start() {
     "${server_prefix[@]}" taskset -c "$server_cpu" "${command[@]}" >"$scratch/$name.output" 2>&1 </dev/null &
     server_pid[$name]=$!
     server_port[$name]=$port
+    server_tls_port[$name]=$tls_port
     started+=("${server_pid[$name]}")
     wait_until_answering "$name"
 }

@@ -34,6 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         // What is added may take the head beyond a limit that the client's was within.
         let roomy = HeadLimits {
+            is_secure: false,
             head_bytes_max: 1024 * 1024,
             target_bytes_max: 1024 * 1024,
             fields_max: 128,

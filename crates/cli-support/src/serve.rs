@@ -45,11 +45,13 @@ const EXAMPLES: &str = concat!(
     "  headway serve /srv/www --log access.log      with an access log\n",
     "  headway serve --config headway.toml          hosts and handlers from a file\n",
     "  headway serve --config headway.toml --check  validate a configuration file\n",
+    "  headway serve --tls-listen :443 --tls-certificate site.pem --tls-key site.key\n",
+    "                                               HTTPS only, on port 443\n",
     "\n",
     "Configuration file: every option is also a key of the file, such as idle-timeout = \"30s\". ",
     "Only the file has virtual hosts, response headers, error pages and handlers (CGI, FastCGI, SCGI, proxy).\n",
     "\n",
-    "Times: 500ms, 10s, 5m, 1h or a number of seconds. Sizes: 64KiB, 1MB or a number of bytes. ",
+    "Times: 500ms, 10s, 5m, 1h, 365d or a number of seconds. Sizes: 64KiB, 1MB or a number of bytes. ",
     "Booleans: --name, --name=on or --name=off.\n",
     "\n",
     "Signals: SIGTERM and SIGINT let requests in flight finish; a second one stops at once. ",
@@ -266,6 +268,7 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
         for problem in headway_server::unavailable_addresses(&config) {
             warn(&problem.to_string());
         }
+        headway_server::check_tls(&config).map_err(anyhow::Error::msg)?;
         return print(&config, arguments.run.json);
     }
     // Where the limit cannot be raised, workers pause accepting when they reach it.

@@ -30,8 +30,8 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
     ("serve", &["--timeout", "--deadline"], TIMEOUTS),
     (
         "serve",
-        &["--tls", "--cert", "--https"],
-        "there is no TLS yet: put a proxy in front, see the guide's page on HTTPS",
+        &["--tls", "--cert", "--https", "--ssl", "--certificate"],
+        "serve HTTPS with --tls-listen :443 --tls-certificate PATH --tls-key PATH",
     ),
     (
         "serve",

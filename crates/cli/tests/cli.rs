@@ -31,7 +31,7 @@ const USAGE_ERRORS: &[(&[&str], &str)] = &[
         &["serve", "--helpers", "2", "--helpers-max", "3"],
         "--helpers: it sets both limits; remove helpers-min and helpers-max",
     ),
-    (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
+    (&["serve", "--idle-timeout", "soon"], "ms, s, m, h or d"),
     (
         &["serve", "--listen", "example.com:80"],
         "no host name but localhost",
@@ -79,6 +79,7 @@ fn help_names_every_group_and_gives_examples_when_asked() {
     for word in [
         "Serving:",
         "Connections:",
+        "TLS:",
         "Timeouts:",
         "Logs and status:",
         "Examples:",

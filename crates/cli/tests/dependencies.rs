@@ -72,6 +72,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "files",
             "gateway",
             "http",
+            "http2",
+            "tls",
+            "acme",
             "event",
             "debox",
             "os",
@@ -85,11 +88,23 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "respond",
         &["config", "files", "gateway", "http", "request", "spawner"],
     ),
-    ("send", &["config", "files", "metrics", "os", "request"]),
+    (
+        "send",
+        &[
+            "config", "files", "http2", "metrics", "os", "request", "tls",
+        ],
+    ),
     (
         "connection",
-        &["embedded", "event", "files", "gateway", "http", "request"],
+        &[
+            "embedded", "event", "files", "gateway", "http", "http2", "request", "tls",
+        ],
     ),
+    // What a connection speaks besides HTTP/1.1 in the clear; without sockets of clients.
+    ("tls", &["os"]),
+    // Certificates for it, from an authority.
+    ("acme", &["config", "control", "http", "tls"]),
+    ("http2", &["http"]),
     // What the stages share.
     ("request", &["files", "gateway", "http", "metrics"]),
     (

@@ -109,6 +109,16 @@ impl Account {
         self.user == 0
     }
 
+    /// The user's number.
+    pub fn number(&self) -> u32 {
+        self.user
+    }
+
+    /// The primary group's number.
+    pub fn group(&self) -> u32 {
+        self.group
+    }
+
     fn as_user(&self) -> User<'_> {
         User {
             name: self.name.as_deref(),

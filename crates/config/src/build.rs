@@ -1,13 +1,13 @@
 //! Builds the effective configuration: each setting, or its default, within its range.
 
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use headway_event::Mechanism;
 
 use super::accept;
-use super::check::{Environment, RESERVED_DESCRIPTORS, overlap};
+use super::acme::{self, AcmeConfig};
+use super::check::{Environment, RESERVED_DESCRIPTORS};
 use super::error::Findings;
 use super::keys::Setting;
 use super::memory::Memory;
@@ -16,7 +16,8 @@ use super::research::{Defaults, ResearchConfig};
 use super::settings::{STANDARD_OUTPUT, Settings};
 use super::units::{Helpers, Millis};
 use super::{
-    Config, HelperBackend, LogConfig, LogFormat, headers, hosts, locations, memory, networks, users,
+    Config, HelperBackend, LogConfig, LogFormat, headers, hosts, listen, locations, memory,
+    networks, tls, users,
 };
 
 /// Default limit on connections per worker.
@@ -27,7 +28,9 @@ const WORKER_TIMEOUT_MIN_MS: u64 = 1_000;
 const DEFAULT_BUFFER_DISK_BYTES: u64 = 4 << 30;
 /// Default of `small-file-max`.
 const DEFAULT_SMALL_FILE_BYTES: u64 = 128 << 10;
-const LISTENERS_MAX: usize = 64;
+/// Default of `http2-max-concurrent-streams`: the least that RFC 9113 recommends.
+const HTTP2_STREAMS: u32 = 100;
+const HTTP2_STREAMS_MAX: u32 = 1_000;
 /// Default of `resolve-interval`.
 const RESOLVE_INTERVAL_MS: u64 = 30_000;
 
@@ -42,7 +45,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_default, to);
     let (research, defaults) = research(from, workers, memory, to);
     let accept = accept::accept_settings(from, &defaults, to);
-    let hosts = hosts::hosts(from, environment.extensions.applications, to);
+    let mut hosts = hosts::hosts(from, environment.extensions.applications, to);
     let buffer_files_max = locations::buffer_files(&hosts, environment.nofile);
     let others = most_helpers(helpers_max) + locations::descriptors(&hosts) + buffer_files_max;
     let (max_connections, open_files) = descriptors(from, others, &defaults, environment, to);
@@ -52,8 +55,14 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         small_file_caches(from, are_cached, machine, to);
     let limits = RequestLimits::new(from, memory, to);
     let files = FileLimits::new(from, &defaults, machine, response_cache_max_bytes, to);
+    let (listen, first_tls) = listen::listen(from, to);
+    let acme = acme::acme(from, first_tls, to);
+    let tls = tls::tls(from, (first_tls, &hosts, acme.as_ref()), to);
+    hosts.extend(acme.as_ref().map(AcmeConfig::challenge_host));
     Config {
-        listen: listen(from, to),
+        tls,
+        acme,
+        listen,
         workers,
         hosts,
         events: events(from, defaults.events, to),
@@ -66,6 +75,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         proxies: networks::trusted_proxies(from, to),
         defer_accept: value(&from.defer_accept).unwrap_or(defaults.defer_accept),
         max_requests_per_connection: limits.requests_per_connection,
+        http2_streams_max: limits.http2_streams,
         header_timeout_ms: limits.header_timeout_ms,
         body_timeout_ms: limits.body_timeout_ms,
         send_timeout_ms: limits.send_timeout_ms,
@@ -164,6 +174,7 @@ fn content_store(from: &Settings, are_cached: bool, memory: Memory, to: &mut Fin
 /// The limits on connections and requests.
 struct RequestLimits {
     connections_per_address: u32,
+    http2_streams: u32,
     requests_per_connection: u32,
     header_timeout_ms: u64,
     body_timeout_ms: u64,
@@ -189,6 +200,13 @@ impl RequestLimits {
                 &from.max_connections_per_address,
                 0,
                 any.clone(),
+                to,
+            ),
+            http2_streams: number(
+                "http2-max-concurrent-streams",
+                &from.http2_max_concurrent_streams,
+                HTTP2_STREAMS,
+                0..=HTTP2_STREAMS_MAX,
                 to,
             ),
             requests_per_connection: number(
@@ -379,41 +397,6 @@ fn check_io_uring(position: Range<usize>, to: &mut Findings<'_>) {
         );
         to.environment_error("helpers", Some(position), problem);
     }
-}
-
-fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
-    let Some(item) = &from.listen else {
-        return vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
-    };
-    let addresses: Vec<SocketAddr> = item.get_ref().0.iter().map(|address| address.0).collect();
-    let position = || Some(item.span());
-    if addresses.is_empty() {
-        to.usage_error(
-            "listen",
-            position(),
-            "at least one address is needed".into(),
-        );
-    }
-    if addresses.len() > LISTENERS_MAX {
-        let problem = format!(
-            "{} addresses; at most {LISTENERS_MAX} are allowed",
-            addresses.len()
-        );
-        to.usage_error("listen", position(), problem);
-    }
-    for (index, address) in addresses.iter().enumerate() {
-        if let Some(other) = addresses[..index]
-            .iter()
-            .find(|other| overlap(**other, *address))
-        {
-            let problem = match other == address {
-                true => format!("{address} is listed twice"),
-                false => format!("{address} and {other} overlap"),
-            };
-            to.usage_error("listen", position(), problem);
-        }
-    }
-    addresses
 }
 
 /// 0 replaces no worker. A busy machine may not run a worker for a moment.

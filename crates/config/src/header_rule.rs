@@ -108,6 +108,19 @@ pub struct HeaderRule {
 }
 
 impl HeaderRule {
+    /// The rule that sets `Strict-Transport-Security` in all responses, whatever their status.
+    pub fn of_hsts(seconds: u64) -> HeaderRule {
+        HeaderRule {
+            prefix: "/".into(),
+            suffix: String::new(),
+            content_type: String::new(),
+            when: vec![StatusRange::ANY],
+            action: HeaderAction::Set,
+            name: "Strict-Transport-Security".into(),
+            value: format!("max-age={seconds}"),
+        }
+    }
+
     /// The order of rules, from general to exact: by the length of the prefix, then that of the
     /// suffix, then the media type, then the number of statuses.
     pub fn exactness(&self) -> impl Ord + use<> {

@@ -180,17 +180,88 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         "write status = 9090",
     ),
     (
+        &["ssl", "tls", "https", "sslengine", "httpsport"],
+        "write tls-listen = \":443\", tls-certificate = \"site.pem\" and tls-key = \"site.key\"",
+    ),
+    (
         &[
-            "ssl",
-            "tls",
             "sslcertificate",
-            "sslcertificatekey",
+            "sslcertificatefile",
             "certificate",
+            "certificatefile",
             "cert",
-            "key",
-            "https",
+            "crt",
+            "pemfile",
         ],
-        "TLS is not supported; put a TLS proxy in front",
+        "write tls-certificate = \"site.pem\"; tls-listen turns TLS on",
+    ),
+    (
+        &[
+            "sslcertificatekey",
+            "sslcertificatekeyfile",
+            "key",
+            "keyfile",
+            "privatekey",
+            "privkey",
+        ],
+        "write tls-key = \"site.key\", beside tls-certificate",
+    ),
+    (
+        &[
+            "sslprotocols",
+            "sslprotocol",
+            "sslminver",
+            "tlsversion",
+            "protocols",
+        ],
+        "write tls-minimum = \"1.3\" for TLS 1.3 only; the default is 1.2",
+    ),
+    (
+        &[
+            "sslclientcertificate",
+            "sslcacertificatefile",
+            "cafile",
+            "clientca",
+        ],
+        "write tls-client-ca = \"clients.pem\"",
+    ),
+    (
+        &["sslverifyclient", "clientauth", "verify"],
+        "write tls-client-ca = \"clients.pem\", and tls-client-certificate = \"optional\" if clients may have none",
+    ),
+    (
+        &["sslsessiontickets", "sessiontickets"],
+        "write tls-tickets = false to turn tickets off",
+    ),
+    (
+        &["letsencrypt", "acme", "autocert", "acmedomains", "certbot"],
+        "write acme-hosts = [\"a.example\"]",
+    ),
+    (
+        &["acmeemail"],
+        "write acme-contact = \"mailto:admin@a.example\"",
+    ),
+    (
+        &["httpsredirect", "redirecthttps", "forcehttps", "autohttps"],
+        "write tls-redirect = true",
+    ),
+    (
+        &["stricttransportsecurity", "tlshsts"],
+        "write hsts = \"365d\"",
+    ),
+    (
+        &[
+            "sslciphers",
+            "ciphers",
+            "sslciphersuite",
+            "sslecdhcurve",
+            "sslpreferserverciphers",
+        ],
+        "ciphers and curves are fixed; tls-minimum sets the version",
+    ),
+    (
+        &["sslstapling", "sslusestapling", "ocsp", "http2", "http3"],
+        "not supported; HTTPS speaks HTTP/1.1 and reads certificates from files (tls-certificate)",
     ),
     (&["group"], "write user = \"NAME:GROUP\""),
     (
@@ -332,7 +403,8 @@ mod tests {
             ("port", "listen = 8080"),
             ("document_root", "root ="),
             ("worker_processes", "workers"),
-            ("ssl_certificate", "TLS is not supported"),
+            ("ssl_certificate", "tls-certificate"),
+            ("https", "tls-listen"),
             ("client_max_body_size", "max-body-size"),
             ("gzip", "precompressed"),
             ("zzzzzzzzz", "configuration reference"),

@@ -10,10 +10,11 @@ use super::error::Findings;
 use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
-use super::{Access, Fallback, HandlerConfig, Host, Location, headers, locations};
+use super::{Access, Fallback, HandlerConfig, Host, Location, headers, locations, tls};
 use crate::extensions::KnownApplications;
 
-const NAME_BYTES_MAX: usize = 253;
+/// The longest name of DNS (RFC 1035, 2.3.4), as text.
+pub(super) const NAME_BYTES_MAX: usize = 253;
 /// Each one may be a lookup.
 const FALLBACKS_MAX: usize = 8;
 
@@ -71,6 +72,11 @@ fn host(
     Host {
         names: names(own, to),
         root,
+        // Without a listener its settings have a message of their own.
+        tls: match top.tls_listen {
+            Some(_) => tls::identity(prefix, (&own.tls_certificate, &own.tls_key), to),
+            None => None,
+        },
         index: match index {
             None => vec!["index.html".into()],
             Some(index) => {

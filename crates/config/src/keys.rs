@@ -20,6 +20,8 @@ pub enum Topic {
     Files,
     /// New and open connections.
     Connections,
+    /// TLS.
+    Tls,
     /// Timeouts.
     Timeouts,
     /// Sizes of requests.
@@ -53,6 +55,7 @@ impl Topic {
             Topic::Serving => "Serving",
             Topic::Files => "Files",
             Topic::Connections => "Connections",
+            Topic::Tls => "TLS",
             Topic::Timeouts => "Timeouts",
             Topic::Limits => "Limits per request",
             Topic::Caches => "Caches",

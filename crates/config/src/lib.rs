@@ -26,13 +26,16 @@ pub mod research;
 mod error;
 mod fallback;
 mod extensions;
+mod listen;
 mod log_format;
 mod memory;
 mod networks;
 mod ranges;
 mod redirect;
 mod strategy;
+mod tls;
 mod accept;
+mod acme;
 mod build;
 mod check;
 mod files;
@@ -50,6 +53,7 @@ mod print;
 
 pub use accept::{EarlyReject, ListenerMode};
 pub use account::Account;
+pub use acme::AcmeConfig;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
@@ -64,6 +68,7 @@ pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, SendMethod};
+pub use tls::{ClientCertificate, Handshakes, TlsConfig, TlsIdentity, TlsVersion};
 pub use units::AcceptBatch;
 pub use upstream_names::{Resolved, UpstreamEntry, resolve};
 pub use upstreams::{Protocol, Upstreams};
@@ -74,8 +79,15 @@ pub use upstreams::{Protocol, Upstreams};
 /// separately, because descriptors and caches belong to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Addresses to listen on, at least one. Port 0 lets the kernel choose.
+    /// Addresses to listen on, at least one: the plain ones, then those of TLS. Port 0 lets the kernel
+    /// choose.
     pub listen: Vec<SocketAddr>,
+    /// TLS, if some of the listeners speak it.
+    #[serde(default)]
+    pub tls: Option<TlsConfig>,
+    /// Automatic certificates. The last of `hosts` is then that of their challenges.
+    #[serde(default)]
+    pub acme: Option<AcmeConfig>,
     /// Worker processes, at least one.
     pub workers: usize,
     /// Virtual hosts, at least one; the first is the default host.
@@ -100,6 +112,9 @@ pub struct Config {
     pub defer_accept: bool,
     /// Limit on requests per connection; 0 means no limit.
     pub max_requests_per_connection: u32,
+    /// Limit on requests of one HTTP/2 connection at a time; 0 means no HTTP/2.
+    #[serde(default)]
+    pub http2_streams_max: u32,
     /// Timeout of the request header, from its first byte or from the accept.
     pub header_timeout_ms: u64,
     /// Timeout of the request body.
@@ -272,6 +287,18 @@ impl Config {
         self.max_connections_per_address > 0 && self.workers > 1
     }
 
+    /// The virtual hosts that were configured: all but that of challenges.
+    pub fn sites(&self) -> &[Host] {
+        let challenges = usize::from(self.acme.is_some());
+        &self.hosts[..self.hosts.len() - challenges]
+    }
+
+    /// How many of the listeners speak no TLS. They are the first ones.
+    pub fn plain_listeners(&self) -> usize {
+        let tls = self.tls.as_ref();
+        tls.map_or(self.listen.len(), |tls| tls.first_listener)
+    }
+
     /// Whether the spawner is needed: some location starts programs, and not from the worker
     /// itself.
     pub fn needs_spawner(&self) -> bool {
@@ -323,6 +350,9 @@ pub struct Host {
     pub names: Vec<String>,
     /// The document root: an absolute path to an existing directory.
     pub root: PathBuf,
+    /// Its own certificate, which is also among those of [`TlsConfig`].
+    #[serde(default)]
+    pub tls: Option<TlsIdentity>,
     /// File names to try in a directory, in order.
     pub index: Vec<String>,
     /// Whether a directory without an index file is listed.

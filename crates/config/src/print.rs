@@ -6,8 +6,9 @@ use std::fmt::{self, Display, Write};
 use super::units::{AcceptBatch, Bytes, Millis};
 use super::variables;
 use super::{
-    Access, Cgi, Config, HandlerConfig, HeaderAction, HeaderRule, HelperBackend, Host, Location,
-    PathMatch, Protocol, ResearchConfig, UpstreamEntry, Upstreams,
+    Access, AcmeConfig, Cgi, ClientCertificate, Config, HandlerConfig, HeaderAction, HeaderRule,
+    HelperBackend, Host, Location, PathMatch, Protocol, ResearchConfig, TlsConfig, TlsIdentity,
+    TlsVersion, UpstreamEntry, Upstreams,
 };
 
 impl Config {
@@ -45,7 +46,15 @@ impl Config {
 
     /// The listeners, the event mechanism, and how connections are accepted and read.
     fn write_accepting(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "listen = {}", list(self.listen.iter()))?;
+        let first_tls = self.tls.as_ref().map(|tls| tls.first_listener);
+        let (plain, secure) = self.listen.split_at(first_tls.unwrap_or(self.listen.len()));
+        if !plain.is_empty() {
+            writeln!(out, "listen = {}", list(plain.iter()))?;
+        }
+        if let Some(tls) = &self.tls {
+            writeln!(out, "tls-listen = {}", list(secure.iter()))?;
+            write_tls(out, tls, self.acme.as_ref())?;
+        }
         writeln!(out, "workers = {}", self.workers)?;
         writeln!(out, "events = {}", quoted(&self.events))?;
         match self.accept_batch {
@@ -73,6 +82,11 @@ impl Config {
             out,
             "max-requests-per-connection = {}",
             self.max_requests_per_connection
+        )?;
+        writeln!(
+            out,
+            "http2-max-concurrent-streams = {}",
+            self.http2_streams_max
         )?;
         writeln!(
             out,
@@ -197,8 +211,63 @@ impl Config {
             }
         }
         (self.headers.iter()).try_for_each(|rule| write_header_rule(out, "header", rule))?;
-        self.hosts.iter().try_for_each(|host| write_host(out, host))
+        self.sites()
+            .iter()
+            .try_for_each(|host| write_host(out, host))
     }
+}
+
+fn write_tls(out: &mut String, tls: &TlsConfig, acme: Option<&AcmeConfig>) -> fmt::Result {
+    let is_written = |first: &&TlsIdentity| !acme.is_some_and(|acme| acme.owns(first));
+    if let Some(first) = tls.identities.first().filter(is_written) {
+        write_identity(out, first)?;
+    }
+    if let Some(acme) = acme {
+        write_acme(out, acme)?;
+    }
+    let minimum = match tls.only_13 {
+        true => TlsVersion::V13,
+        false => TlsVersion::V12,
+    };
+    writeln!(out, "tls-minimum = \"{minimum}\"")?;
+    writeln!(out, "tls-handshakes = \"{}\"", tls.handshakes)?;
+    let timeout = Millis(tls.handshake_timeout_ms);
+    writeln!(out, "tls-handshake-timeout = \"{timeout}\"")?;
+    writeln!(out, "tls-tickets = {}", tls.session_tickets)?;
+    if let Some(authorities) = &tls.client_authorities {
+        let rule = match tls.client_may_be_unknown {
+            true => ClientCertificate::Optional,
+            false => ClientCertificate::Required,
+        };
+        writeln!(out, "tls-client-ca = {}", quoted(authorities.display()))?;
+        writeln!(out, "tls-client-certificate = \"{rule}\"")?;
+    }
+    writeln!(out, "tls-redirect = {}", tls.redirects)?;
+    if let Some(seconds) = tls.hsts_seconds {
+        writeln!(out, "hsts = \"{}\"", Millis(seconds * 1000))?;
+    }
+    Ok(())
+}
+
+fn write_acme(out: &mut String, acme: &AcmeConfig) -> fmt::Result {
+    writeln!(out, "acme-hosts = {}", list(acme.hosts.iter()))?;
+    if let Some(contact) = &acme.contact {
+        writeln!(out, "acme-contact = {}", quoted(contact))?;
+    }
+    writeln!(out, "acme-directory = {}", quoted(&acme.directory))?;
+    if let Some(authority) = &acme.authority {
+        writeln!(out, "acme-ca = {}", quoted(authority.display()))?;
+    }
+    let retry = Millis(acme.retry_ms);
+    writeln!(out, "acme-retry-interval = \"{retry}\"")?;
+    let state = quoted(acme.state_directory.display());
+    writeln!(out, "state-directory = {state}")
+}
+
+fn write_identity(out: &mut String, identity: &TlsIdentity) -> fmt::Result {
+    let certificate = quoted(identity.certificate.display());
+    writeln!(out, "tls-certificate = {certificate}")?;
+    writeln!(out, "tls-key = {}", quoted(identity.key.display()))
 }
 
 fn write_header_rule(out: &mut String, table: &str, rule: &HeaderRule) -> fmt::Result {
@@ -228,6 +297,9 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
         writeln!(out, "names = {}", list(host.names.iter()))?;
     }
     writeln!(out, "root = {}", quoted(host.root.display()))?;
+    if let Some(identity) = &host.tls {
+        write_identity(out, identity)?;
+    }
     writeln!(out, "index = {}", list(host.index.iter()))?;
     writeln!(out, "listing = {}", host.listing)?;
     write_access(out, &host.access)?;

@@ -15,8 +15,8 @@ use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{
-    EarlyReject, EtagSource, Fallback, HeaderAction, ListenerMode, LogFormat, Network, SendMethod,
-    StatusRange, Symlinks,
+    ClientCertificate, EarlyReject, EtagSource, Fallback, Handshakes, HeaderAction, ListenerMode,
+    LogFormat, Network, SendMethod, StatusRange, Symlinks, TlsVersion,
 };
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
@@ -57,7 +57,7 @@ table! {
         events: String, Serving, "epoll", "\"epoll\"";
         /// Directory of temporary files: long request bodies and buffered responses.
         ///
-        /// The server creates the files without names, so a crash leaves none behind.
+        /// The files have no names, so a crash leaves none behind.
         temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
         /// How often names of upstreams are resolved again; 0 means never.
         ///
@@ -71,7 +71,7 @@ table! {
         /// User of the programs that the server starts (CGI, direct): NAME or NAME:GROUP.
         ///
         /// The server has to be started as root. Programs cannot then reach the memory, the
-        /// descriptors or the log of a worker. They have no capabilities in any case.
+        /// descriptors or the log of a worker.
         program_user: String, Serving, "that of user", "\"www-cgi\"";
 
         /// File to serve for a directory.
@@ -91,23 +91,23 @@ table! {
         precompressed: bool, Files, "true", "false";
         /// Symbolic links below the root to follow: inside, owner, none or any.
         ///
-        /// With inside, they are links to what lies in the root. With owner, they are links with the same
-        /// owner as what they lead to, also out of the root. Other links get 403. Links in the path of
-        /// the root itself are always followed.
+        /// With inside, they lead to what lies in the root. With owner, they have the owner of what they
+        /// lead to, also out of the root. Other links get 403. Links in the path of the root itself are
+        /// always followed.
         symlinks: Symlinks, Files, "inside", "\"none\"";
         /// Age after which a cached file is checked for changes before it is used.
         revalidate: Millis, Files, "1s", "\"5s\"";
         /// How much longer a busy cached file is used while its check waits for the file system.
         ///
-        /// Busy is what was requested within the last `revalidate` too, even if that request waits
-        /// for the check. A helper checks meanwhile, so requests do not wait for a remote file
-        /// system, or for a disk that stalls or fails. 0 makes each request wait for the check.
+        /// Busy is what was requested within the last `revalidate` too. A helper checks meanwhile, so
+        /// requests do not wait for a remote file system, or for a disk that stalls or fails. 0 makes
+        /// each request wait.
         stale_while_revalidate: Millis, Files, "60s", "\"0s\"";
         /// How larger files are sent: copy, sendfile or auto.
         ///
-        /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
-        /// CPU time, but a file that is rewritten in place changes in responses under way. With auto,
-        /// it is as with sendfile, but copied for 10 s after a call that waited for a disk.
+        /// With copy, a response never mixes two versions of a file. With sendfile it uses less CPU time,
+        /// but a file that is rewritten in place changes in responses under way. With auto it is the
+        /// same, but copied for 10 s after a call that waited for a disk.
         send: SendMethod, Files, "copy", "\"sendfile\"";
         /// What the ETag of a file is made of: mtime-size, inode or content.
         ///
@@ -155,6 +155,8 @@ table! {
         deny: OneOrMany<Network>, Connections, "none", "\"203.0.113.0/24\"";
         /// Requests on one connection before it is closed; 0 means no limit.
         max_requests_per_connection: u32, Connections, "0", "1000";
+        /// Requests of one HTTP/2 connection at a time; 0 turns HTTP/2 off.
+        http2_max_concurrent_streams: u32, Connections, "100", "0";
         /// Length of the kernel's accept queue (listen backlog).
         ///
         /// With accept-batch = auto it is the upper limit.
@@ -179,6 +181,59 @@ table! {
         /// Keep a connection in the kernel until its first bytes arrive (TCP_DEFER_ACCEPT).
         defer_accept: bool, Connections, "true", "false";
 
+        /// Address to listen on for HTTPS, written as in listen.
+        ///
+        /// Without listen the server speaks HTTPS only. It needs a tls-certificate: one for all hosts, or one in
+        /// each host.
+        tls_listen: OneOrMany<ListenAddress>, Tls, "no HTTPS", "[\":443\", \"[::]:443\"]";
+        /// Certificate in PEM, followed by its intermediate certificates.
+        ///
+        /// Hosts may have others. A client gets the one with the name that it asks for, otherwise this one. A
+        /// reload (SIGHUP) reads all files of TLS again.
+        tls_certificate: PathBuf, Tls, "none", "\"/etc/headway/example.com.pem\"";
+        /// Private key of the certificate in PEM, without a passphrase.
+        tls_key: PathBuf, Tls, "the file of tls-certificate", "\"/etc/headway/example.com.key\"";
+        /// Oldest version of TLS that clients may use: 1.2 or 1.3.
+        tls_minimum: TlsVersion, Tls, "1.2", "\"1.3\"";
+        /// What does handshakes: process or inline.
+        ///
+        /// process: one beside each worker, which alone has the private keys. Established connections do not wait
+        /// for handshakes. inline: the worker itself, which saves a process.
+        tls_handshakes: Handshakes, Tls, "process", "\"inline\"";
+        /// Time for a handshake.
+        tls_handshake_timeout: Millis, Tls, "10s", "\"5s\"";
+        /// Let clients resume earlier sessions, which makes handshakes short (session tickets).
+        tls_tickets: bool, Tls, "true", "false";
+        /// Certificates in PEM of the authorities that certify clients.
+        ///
+        /// Clients are then asked for a certificate.
+        tls_client_ca: PathBuf, Tls, "no client certificates", "\"/etc/headway/clients.pem\"";
+        /// Whether clients need a certificate of tls-client-ca: required or optional.
+        tls_client_certificate: ClientCertificate, Tls, "required", "\"optional\"";
+        /// Redirect requests that come to an address of listen to HTTPS.
+        tls_redirect: bool, Tls, "false", "true";
+        /// Time for which browsers use HTTPS only (Strict-Transport-Security).
+        ///
+        /// Responses over HTTPS have the header. Browsers keep it: 0 makes them forget it.
+        hsts: Millis, Tls, "no header", "\"365d\"";
+        /// Names for which the server gets certificates by itself (ACME), each its own.
+        ///
+        /// They are used besides tls-certificate, which is then not needed. The authority has to reach an address
+        /// of listen at port 80 of each name.
+        acme_hosts: OneOrMany<String>, Tls, "none", "[\"example.com\", \"www.example.com\"]";
+        /// Address to which the authority writes about the certificates.
+        acme_contact: String, Tls, "none", "\"mailto:admin@example.com\"";
+        /// URL of the directory of the authority. staging is that of Let's Encrypt, for trials.
+        acme_directory: String, Tls, "that of Let's Encrypt", "\"staging\"";
+        /// Certificates in PEM that certify the server of the authority itself.
+        acme_ca: PathBuf, Tls, "those of the system", "\"/etc/headway/ca.pem\"";
+        /// Time until the next try after a failure. It doubles with each failure, up to 12 h.
+        acme_retry_interval: Millis, Tls, "60s", "\"5m\"";
+        /// Directory for what the server has to keep: the account at the authority, keys and certificates.
+        ///
+        /// The user of the server writes to it. It is created if its parent exists.
+        state_directory: PathBuf, Tls, "the directory /var/lib/headway", "\"/srv/headway\"";
+
         /// Time for the client to send the whole request header.
         header_timeout: Millis, Timeouts, "10s", "\"5s\"";
         /// Time without progress while a request body arrives; see also min-transfer-rate.
@@ -193,8 +248,8 @@ table! {
         drain_timeout: Millis, Timeouts, "10s", "\"30s\"";
         /// Time without progress after which a worker process is replaced; 0 means never.
         ///
-        /// A worker that is stopped, as by a debugger, makes no progress. Its connections are
-        /// lost. It gets SIGABRT, which leaves a core file where these are enabled, then SIGKILL.
+        /// Its connections are lost. It gets SIGABRT, which leaves a core file where these are enabled,
+        /// then SIGKILL. A worker in a debugger makes no progress.
         worker_timeout: Millis, Timeouts, "30s", "\"60s\"";
 
         /// Longest request header; a longer one gets 431.
@@ -226,9 +281,9 @@ table! {
         response_cache_max: Bytes, Caches, "16MiB", "\"256MiB\"";
         /// Memory for files in the content store, for all workers together.
         ///
-        /// Files above 16 KiB that are requested again are copied into it, and leave from it without
-        /// another copy. It is taken as needed, and never more than is available. The default is lower
-        /// where memory is short: a twentieth of it, or of a control group's limit. 0 stores none.
+        /// Files above 16 KiB that are requested again are copied into it. It is taken as needed, and
+        /// never more than is available. The default is lower where memory is short: a twentieth of it,
+        /// or of a control group's limit. 0 stores none.
         content_store_max: Bytes, Caches, "128MiB", "\"1GiB\"";
         /// Files up to this size go through the response cache, or the content store.
         small_file_max: Bytes, Caches, "128KiB", "\"64KiB\"";
@@ -303,6 +358,10 @@ table! {
         names: OneOrMany<String>, Host, "the default host", "[\"example.com\", \"*.example.com\"]";
         /// Document root: a directory.
         root: PathBuf, Host, "it is required", "\"/srv/example\"";
+        /// Certificate in PEM, followed by its intermediate certificates. Needs tls-listen.
+        tls_certificate: PathBuf, Host, "that of the top level", "\"/etc/headway/example.org.pem\"";
+        /// Private key of the certificate in PEM.
+        tls_key: PathBuf, Host, "the file of tls-certificate", "\"/etc/headway/example.org.key\"";
         /// File to serve for a directory, or a list of names to try in order.
         index: OneOrMany<String>, Host, "that of the top level", "\"index.html\"";
         /// Paths to serve in place of one that does not exist, in order.
@@ -454,13 +513,24 @@ impl Settings {
     }
 
     fn anchor(&mut self, directory: &Path) {
-        let own = [&mut self.root, &mut self.temp_directory, &mut self.log];
+        let own = [
+            &mut self.root,
+            &mut self.temp_directory,
+            &mut self.log,
+            &mut self.tls_certificate,
+            &mut self.tls_key,
+            &mut self.tls_client_ca,
+            &mut self.acme_ca,
+            &mut self.state_directory,
+        ];
         own.into_iter().for_each(|path| join(path, directory));
         join_pages(&mut self.error_pages, directory);
         join_programs(&mut self.location, directory);
         for host in self.host.iter_mut().flat_map(|host| host.get_mut()) {
             let host = host.get_mut();
             join(&mut host.root, directory);
+            join(&mut host.tls_certificate, directory);
+            join(&mut host.tls_key, directory);
             join_pages(&mut host.error_pages, directory);
             join_programs(&mut host.location, directory);
         }

@@ -8,7 +8,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// A length of time in whole milliseconds, written `500ms`, `10s`, `5m`, `1h` or, in seconds, `10`.
+/// A length of time in whole milliseconds, written `500ms`, `10s`, `5m`, `1h`, `365d` or, in seconds,
+/// `10`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
@@ -60,6 +61,7 @@ const TIMES: &[(&str, u64)] = &[
     ("s", 1000),
     ("m", 60_000),
     ("h", 3_600_000),
+    ("d", 86_400_000),
 ];
 const SIZES: &[(&str, u64)] = &[
     ("", 1),
@@ -79,7 +81,7 @@ impl FromStr for Millis {
     fn from_str(text: &str) -> Result<Self, String> {
         scaled(text, TIMES)
             .map(Millis)
-            .ok_or_else(|| format!("`{text}` is not a time; write a number and ms, s, m or h, such as 10s, or a number of seconds"))
+            .ok_or_else(|| format!("`{text}` is not a time; write a number and ms, s, m, h or d, such as 10s, or a number of seconds"))
     }
 }
 
@@ -248,6 +250,7 @@ mod tests {
             ("0", 0),
             ("10", 10_000),
             ("2 h", 7_200_000),
+            ("365d", 365 * 86_400_000),
         ] {
             assert_eq!(text.parse(), Ok(Millis(expected)), "{text}");
         }

@@ -12,6 +12,7 @@ use super::error::Findings;
 use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::variables;
+use super::{ClientCertificate, Handshakes, TlsVersion};
 use super::{
     EarlyReject, EtagSource, Fallback, HeaderAction, ListenerMode, LogFormat, Network, StatusRange,
     Streams, Symlinks,
@@ -212,6 +213,9 @@ texts! {
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";
     LogFormat: "choice or template", "FORMAT", "", Text, "\"common\", \"combined\", \"json\" or a template";
+    Handshakes: "choice", "process|inline", "", Text, "\"process\" or \"inline\"";
+    TlsVersion: "choice", "1.2|1.3", "", Text, "\"1.2\" or \"1.3\"";
+    ClientCertificate: "choice", "required|optional", "", Text, "\"required\" or \"optional\"";
     Streams: "choice", "socket|pipe", "", Text, "\"socket\" or \"pipe\"";
 }
 

@@ -11,9 +11,11 @@ use std::path::Path;
 
 use crate::{HERE, RESEARCH_SERVER};
 
+mod acme;
 mod mistakes;
 mod mistakes_of_tables;
 mod reference;
+mod tls;
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
 fn check(text: &str) -> Result<Checked, Vec<ConfigError>> {

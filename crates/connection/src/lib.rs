@@ -26,7 +26,9 @@ use std::rc::Rc;
 
 use headway_event::{Interest, Token};
 use headway_files::Waiter;
+use headway_http2::{Session, Stream};
 use headway_request::{Entry, Outgoing, Request};
+use headway_tls::Client;
 
 pub use application_request::{ApplicationRequest, ApplicationStage, PendingResponse};
 pub use body::Body;
@@ -39,6 +41,10 @@ pub use table::{CONNECTION, ConnectionTable};
 
 /// What a connection waits for, and with what it continues then. A phase owns the request.
 pub enum Phase {
+    /// The rest of the handshake of TLS.
+    Handshake,
+    /// Frames of HTTP/2. Each of its requests is a connection of its own.
+    Http2,
     /// The next request header.
     AwaitHead,
     /// The rest of a request body that is received before the request is answered.
@@ -99,7 +105,9 @@ impl Phase {
     /// The request in progress.
     pub fn request(&self) -> Option<&Request> {
         match self {
-            Self::AwaitHead | Self::AwaitTurn | Self::Linger => None,
+            Self::Handshake | Self::Http2 | Self::AwaitHead | Self::AwaitTurn | Self::Linger => {
+                None
+            }
             Self::Exchange(exchange) => Some(&exchange.request),
             Self::AwaitBody(request, ..)
             | Self::AwaitLookup(request, _)
@@ -114,7 +122,9 @@ impl Phase {
     /// Takes the request out of a phase.
     pub fn into_request(self) -> Option<Box<Request>> {
         match self {
-            Self::AwaitHead | Self::AwaitTurn | Self::Linger => None,
+            Self::Handshake | Self::Http2 | Self::AwaitHead | Self::AwaitTurn | Self::Linger => {
+                None
+            }
             Self::Exchange(exchange) => Some(exchange.request),
             Self::AwaitBody(request, ..)
             | Self::AwaitLookup(request, _)
@@ -169,10 +179,34 @@ pub struct BehindProxy {
     pub counted: Option<IpAddr>,
 }
 
+/// HTTP/2 on a connection.
+pub struct Multiplexed {
+    /// The frames.
+    pub session: Session,
+    /// What stands for its requests.
+    pub streams: Vec<Token>,
+}
+
+/// A request of a client that speaks HTTP/2.
+pub struct StreamOf {
+    /// The client's connection.
+    pub parent: Token,
+    /// The request and its response.
+    pub stream: Stream,
+}
+
 /// One client connection.
 pub struct Connection {
     /// The socket, non-blocking.
-    pub socket: OwnedFd,
+    pub socket: Rc<OwnedFd>,
+    /// TLS, if the connection speaks it.
+    pub tls: Option<Box<Client>>,
+    /// Whether the client's requests come by TLS.
+    pub is_secure: bool,
+    /// HTTP/2, if the client speaks it.
+    pub http2: Option<Box<Multiplexed>>,
+    /// One request of a client that speaks HTTP/2, for which this connection stands.
+    pub stream: Option<Box<StreamOf>>,
     /// The address of the client, as far as it is known. From request to request it may be another one
     /// when they come from a trusted proxy; its port is then 0.
     pub client: SocketAddr,
@@ -215,8 +249,16 @@ pub struct Connection {
 impl Connection {
     /// A connection that has just been accepted.
     pub fn new(socket: OwnedFd, client: SocketAddr, token: Token) -> Self {
+        Connection::of_socket(Rc::new(socket), client, token)
+    }
+
+    fn of_socket(socket: Rc<OwnedFd>, client: SocketAddr, token: Token) -> Self {
         Self {
             socket,
+            tls: None,
+            is_secure: false,
+            http2: None,
+            stream: None,
             client,
             behind_proxy: None,
             local: OnceCell::new(),
@@ -235,6 +277,50 @@ impl Connection {
             write_size_hint: 0,
             requests: 0,
             lingered_bytes: 0,
+        }
+    }
+
+    /// What stands for a connection while one request of a client that speaks HTTP/2 is answered.
+    pub fn of_stream(parent: &Connection, stream: Stream, token: Token) -> Self {
+        let mut connection = Connection::of_socket(parent.socket.clone(), parent.client, token);
+        connection.behind_proxy = parent.behind_proxy.clone();
+        connection.is_secure = parent.is_secure;
+        connection.stream = Some(Box::new(StreamOf {
+            parent: parent.token,
+            stream,
+        }));
+        connection
+    }
+
+    /// Has the connection speak TLS.
+    pub fn begin_tls(&mut self) {
+        self.tls = Some(Box::default());
+        self.is_secure = true;
+        self.phase = Phase::Handshake;
+    }
+
+    /// A response is cut: over TLS its end is not marked.
+    pub fn cut_tls(&mut self) {
+        if let Some(client) = &mut self.tls {
+            client.cut();
+        }
+    }
+
+    /// Whether something of the response is not in the socket yet.
+    pub fn has_unsent(&self) -> bool {
+        !self.outgoing.pieces.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.has_unsent())
+    }
+
+    /// Whether there is input that no event will tell of, because it has been received already.
+    pub fn has_received(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_input())
+    }
+
+    /// Whether a stream of HTTP/2 has input, or a connection has received some already.
+    pub fn has_unread(&mut self) -> bool {
+        match &mut self.stream {
+            Some(of) => of.stream.has_input(),
+            None => self.has_received(),
         }
     }
 
@@ -283,7 +369,14 @@ impl Connection {
 
     /// Whether the connection waits for a request of which nothing has arrived.
     pub fn waits_for_request(&self) -> bool {
-        matches!(self.phase, Phase::AwaitHead) && !self.header_partial
+        match &self.phase {
+            Phase::AwaitHead => !self.header_partial,
+            Phase::Http2 => self
+                .http2
+                .as_ref()
+                .is_some_and(|one| one.streams.is_empty()),
+            _ => false,
+        }
     }
 
     /// Whether the connection is kept alive and waits for its next request.

@@ -13,6 +13,8 @@ pub struct ConnectionTable {
     slots: Slots<Box<Connection>>,
     /// Those that wait for a request, and are in their slots.
     waiting: IdleOrder,
+    /// How many stand for requests of HTTP/2.
+    streams: usize,
 }
 
 impl Default for ConnectionTable {
@@ -20,6 +22,7 @@ impl Default for ConnectionTable {
         ConnectionTable {
             slots: Slots::new(CONNECTION),
             waiting: IdleOrder::default(),
+            streams: 0,
         }
     }
 }
@@ -28,7 +31,9 @@ impl ConnectionTable {
     /// Inserts the connection that `make` builds for its token.
     pub fn insert(&mut self, make: impl FnOnce(Token) -> Connection) -> usize {
         let token = self.slots.next_token();
-        self.slots.insert(Box::new(make(token))).slot() as usize
+        let connection = Box::new(make(token));
+        self.streams += usize::from(connection.stream.is_some());
+        self.slots.insert(connection).slot() as usize
     }
 
     /// The slot of a token, if its connection still exists.
@@ -73,7 +78,9 @@ impl ConnectionTable {
     /// Removes a connection; its token becomes invalid.
     pub fn remove(&mut self, slot: usize) -> Option<Box<Connection>> {
         self.waiting.remove(slot);
-        self.slots.remove_at(slot)
+        let removed = self.slots.remove_at(slot)?;
+        self.streams -= usize::from(removed.stream.is_some());
+        Some(removed)
     }
 
     /// The number of slots, free ones included.
@@ -81,9 +88,14 @@ impl ConnectionTable {
         self.slots.slots()
     }
 
-    /// The number of connections.
+    /// The number of connections of clients.
     pub fn count(&self) -> usize {
-        self.slots.len()
+        self.slots.len() - self.streams
+    }
+
+    /// The number of requests of HTTP/2.
+    pub fn streams(&self) -> usize {
+        self.streams
     }
 
     /// Number of keep-alive connections that wait for their next request.

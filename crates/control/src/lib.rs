@@ -56,6 +56,8 @@ pub enum ToWorker {
         /// The spawner's process id.
         pid: u32,
     },
+    /// The handshake process, or a replacement. File descriptor: its socket.
+    Handshakes,
     /// Requests a snapshot.
     Snapshot {
         /// Returned in the answer.

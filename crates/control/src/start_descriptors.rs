@@ -12,23 +12,29 @@ use serde::{Deserialize, Serialize};
 /// What a descriptor of the start message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartDescriptor {
-    /// A listener: one per address, in the order of `config.listen`.
+    /// A listener in the clear.
     Listener,
+    /// A listener that speaks TLS.
+    TlsListener,
     /// The statistics that workers share for accept balancing.
     SharedCounters,
     /// The connections per address of all workers.
     AddressBoard,
     /// The socket to the log process.
     Log,
+    /// Certificates, keys and the secret of session tickets, for a worker that does handshakes itself.
+    Keys,
 }
 
 impl Display for StartDescriptor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             StartDescriptor::Listener => "listener",
+            StartDescriptor::TlsListener => "TLS listener",
             StartDescriptor::SharedCounters => "shared counters",
             StartDescriptor::AddressBoard => "connections per address",
             StartDescriptor::Log => "socket to the log process",
+            StartDescriptor::Keys => "certificates and keys",
         })
     }
 }

@@ -100,6 +100,18 @@ pub struct Ready {
     pub hangup: bool,
 }
 
+impl Ready {
+    /// There is something to read.
+    pub fn readable(token: Token) -> Ready {
+        Ready {
+            token,
+            readable: true,
+            writable: false,
+            hangup: false,
+        }
+    }
+}
+
 /// The token and interest of a file descriptor, kept until it is removed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {

@@ -13,7 +13,7 @@
 //! colon, more than one empty line before the request line, a missing (1.1), repeated or invalid
 //! Host, Content-Length that is repeated, a list or not a number, Content-Length with
 //! Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or not ending in one `chunked`. 414 and 431:
-//! too long. 417: an expectation other than 100-continue. 421: a target with `https`. 501: unknown
+//! too long. 417: an expectation other than 100-continue. 421: a target whose scheme is not that of the connection. 501: unknown
 //! method or transfer coding. 505: another major version.
 //!
 //! Sources: RFC 9112 sections 2.2, 3, 5, 6, 9.3; RFC 9110 sections 2.5, 5, 7.2, 7.4, 10.1.1.
@@ -40,6 +40,8 @@ pub struct HeadLimits {
     pub target_bytes_max: usize,
     /// The maximum number of header fields, at most [`FIELDS_MAX`]; beyond it 431.
     pub fields_max: usize,
+    /// Whether the request has come by TLS, and not in the clear: the scheme of its target must agree.
+    pub is_secure: bool,
 }
 
 impl Default for HeadLimits {
@@ -48,6 +50,7 @@ impl Default for HeadLimits {
             head_bytes_max: 16 * 1024,
             target_bytes_max: 8 * 1024,
             fields_max: 100,
+            is_secure: false,
         }
     }
 }
@@ -322,6 +325,7 @@ fn read_parsable<'b>(
                 },
                 fields: request.headers,
                 length,
+                is_secure: limits.is_secure,
             };
             interpret(&head, request_line(bytes), skipped).map(Some)
         }
@@ -362,6 +366,7 @@ fn read_later_minor<'b>(
                 version: Version::Http11,
                 fields,
                 length: line.len() + 2 + length,
+                is_secure: limits.is_secure,
             };
             interpret(&head, line, skipped).map(Some)
         }
@@ -380,6 +385,7 @@ struct SplitHead<'h, 'b> {
     version: Version,
     fields: &'h [httparse::Header<'b>],
     length: usize,
+    is_secure: bool,
 }
 
 fn unknown_method() -> Reject {
@@ -502,7 +508,7 @@ fn interpret<'b>(
 ) -> Result<Head<'b>, Reject> {
     let method = Method::from_token(head.method).ok_or_else(unknown_method)?;
     let version = head.version;
-    let (target, authority) = target::classify(method, head.target.as_bytes())
+    let (target, authority) = target::classify(method, head.target.as_bytes(), head.is_secure)
         .map_err(|reject| reject.about(RejectKind::Target))?;
     let mut fields = KnownFields::default();
     for field in head.fields {

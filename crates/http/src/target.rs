@@ -1,11 +1,11 @@
 //! Classifies request targets: which of the four forms a target has, and the host in it.
 //!
-//! Rejects fragments, user information, schemes other than http, `*` for any method but OPTIONS, and
+//! Rejects fragments, user information, schemes other than http and https, `*` for any method but OPTIONS, and
 //! authorities that are not `uri-host [":" port]`. It does not decode or normalise the path;
 //! [`crate::path`] does that after the header has been checked.
 //!
-//! A target with the scheme https is answered with 421: it must have come over a secured connection
-//! (RFC 9110 section 7.4), and this crate's users have none.
+//! A target with a scheme other than that of the connection is answered with 421 (RFC 9110 section
+//! 7.4): https must have come by TLS, http in the clear.
 //!
 //! Bytes above 0x7f are accepted although RFC 3986 has none: clients send raw UTF-8 paths, and
 //! these bytes have no special meaning in the following steps.
@@ -35,6 +35,7 @@ pub enum Target<'b> {
 pub(crate) fn classify<'b>(
     method: Method,
     raw: &'b [u8],
+    is_secure: bool,
 ) -> Result<(Target<'b>, Option<&'b [u8]>), Reject> {
     if memchr(b'#', raw).is_some() {
         return Err(Reject::bad("fragment in the target"));
@@ -51,11 +52,15 @@ pub(crate) fn classify<'b>(
         b"*" => Err(Reject::bad(
             "asterisk-form with a method other than OPTIONS",
         )),
-        _ => absolute(method, raw),
+        _ => absolute(method, raw, is_secure),
     }
 }
 
-fn absolute<'b>(method: Method, raw: &'b [u8]) -> Result<(Target<'b>, Option<&'b [u8]>), Reject> {
+fn absolute<'b>(
+    method: Method,
+    raw: &'b [u8],
+    is_secure: bool,
+) -> Result<(Target<'b>, Option<&'b [u8]>), Reject> {
     let secured = strip_prefix(raw, b"https://");
     let rest = secured
         .or_else(|| strip_prefix(raw, b"http://"))
@@ -67,8 +72,11 @@ fn absolute<'b>(method: Method, raw: &'b [u8]) -> Result<(Target<'b>, Option<&'b
     if authority.is_empty() || !is_authority(authority) {
         return Err(Reject::bad("invalid authority in the target"));
     }
-    if secured.is_some() {
-        let reason = "https target without TLS";
+    if secured.is_some() != is_secure {
+        let reason = match is_secure {
+            true => "http target over TLS",
+            false => "https target without TLS",
+        };
         return Err(Reject::closing(Status::MISDIRECTED_REQUEST, reason));
     }
     // OPTIONS with an absolute-form without a path means `*` (RFC 9112 section 3.2.4).

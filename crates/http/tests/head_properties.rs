@@ -4,6 +4,7 @@ use headway_http::{HeadLimits, Parsed, parse};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {
+    is_secure: false,
     head_bytes_max: 300,
     target_bytes_max: 40,
     fields_max: 6,

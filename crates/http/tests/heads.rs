@@ -445,6 +445,7 @@ fn advisory_field_is_ignored_when_it_is_repeated() {
 #[test]
 fn header_is_rejected_when_it_exceeds_a_limit() {
     let limits = HeadLimits {
+        is_secure: false,
         head_bytes_max: 100,
         target_bytes_max: 20,
         fields_max: 3,
@@ -513,4 +514,29 @@ fn default_limits_are_the_documented_ones() {
     };
     assert_eq!(status(fields(99)), 200);
     assert_eq!(status(fields(100)), 431);
+}
+
+#[test]
+fn scheme_of_a_target_is_that_of_the_connection() {
+    let by_tls = HeadLimits {
+        is_secure: true,
+        ..HeadLimits::default()
+    };
+    let is_misdirected = |target: &str, limits: &HeadLimits| {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: y\r\n\r\n");
+        match parse(text.as_bytes(), limits) {
+            Parsed::Complete(_) => false,
+            Parsed::Reject(reject) => reject.status == headway_http::Status::MISDIRECTED_REQUEST,
+            Parsed::Partial => panic!("{target}"),
+        }
+    };
+    for (target, by_https, in_the_clear) in [
+        ("https://y/a", false, true),
+        ("http://y/a", true, false),
+        ("/a", false, false),
+    ] {
+        assert_eq!(is_misdirected(target, &by_tls), by_https, "{target}");
+        let plain = HeadLimits::default();
+        assert_eq!(is_misdirected(target, &plain), in_the_clear, "{target}");
+    }
 }

@@ -6,7 +6,7 @@ use std::io;
 use headway_config::{Host, Location, PathMatch};
 use headway_files::{PathRule, RootConfig, RootId, RuleKind, Symlinks};
 use headway_http::media::MediaTypes;
-use headway_http::target::host_name;
+use headway_http::target::{Target, host_name};
 use headway_request::VirtualHost;
 
 /// All virtual hosts; the first is the default.
@@ -15,7 +15,12 @@ pub struct VirtualHosts {
     exact: HashMap<Vec<u8>, usize>,
     /// `.example.org` for `*.example.org`, longest first.
     suffixes: Vec<(Vec<u8>, usize)>,
+    /// Names whose challenges the last host answers.
+    challenged: Vec<Vec<u8>>,
 }
+
+/// The paths at which an authority looks for the answer to a challenge (RFC 8555, 8.3).
+const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
 impl VirtualHosts {
     /// Reads the configured hosts and their error pages. May block: it runs before the worker
@@ -45,7 +50,14 @@ impl VirtualHosts {
             all,
             exact,
             suffixes,
+            challenged: Vec::new(),
         })
+    }
+
+    /// Has the last host answer the challenges of these names.
+    pub fn answer_challenges(mut self, names: &[String]) -> Self {
+        self.challenged = names.iter().map(|name| name.clone().into_bytes()).collect();
+        self
     }
 
     /// The document roots for the `files` crate.
@@ -66,6 +78,24 @@ impl VirtualHosts {
     /// The virtual host with this root, or the default host if there is none.
     pub fn get(&self, root: RootId) -> &VirtualHost {
         self.all.get(root.0 as usize).unwrap_or(&self.all[0])
+    }
+
+    /// The virtual host for a request. A challenge of ACME has one of its own, so that no rule of a site
+    /// keeps the authority from the answer.
+    pub fn find_for(&self, host: Option<&[u8]>, target: Target<'_>) -> &VirtualHost {
+        if self.challenged.is_empty() {
+            return self.find(host);
+        }
+        let is_challenge = matches!(target, Target::Path(path) if path.starts_with(CHALLENGES));
+        let name = host.filter(|_| is_challenge).map(host_name);
+        let is_ours = |name: &[u8]| {
+            let mut names = self.challenged.iter();
+            names.any(|own| own.eq_ignore_ascii_case(name))
+        };
+        match name.is_some_and(is_ours) {
+            true => &self.all[self.all.len() - 1],
+            false => self.find(host),
+        }
     }
 
     /// The virtual host for a Host header value, which may contain a port.
@@ -165,6 +195,7 @@ mod tests {
             .map(|names| Host {
                 names: names.iter().map(|name| name.to_string()).collect(),
                 root: "/".into(),
+                tls: None,
                 index: Vec::new(),
                 listing: false,
                 dotfiles: false,
@@ -193,5 +224,25 @@ mod tests {
         assert_eq!(root("other.test"), 0);
         assert_eq!(root("[::1]:80"), 0);
         assert_eq!(hosts.find(None).root.0, 0);
+    }
+
+    #[test]
+    fn challenges_of_named_hosts_are_for_the_last_host() {
+        let plain = hosts(&[&[], &["a.example"], &[]]);
+        let hosts = hosts(&[&[], &["a.example"], &[]]).answer_challenges(&["a.example".to_owned()]);
+        let root = |hosts: &VirtualHosts, host: &str, path: &str| {
+            let target = Target::Path(path.as_bytes());
+            hosts.find_for(Some(host.as_bytes()), target).root.0
+        };
+        let challenge = "/.well-known/acme-challenge/token";
+        assert_eq!(root(&hosts, "a.example", challenge), 2);
+        assert_eq!(root(&hosts, "A.Example:80", challenge), 2);
+        assert_eq!(root(&hosts, "a.example", "/.well-known/other"), 1);
+        assert_eq!(
+            root(&hosts, "b.example", challenge),
+            0,
+            "another client may certify it"
+        );
+        assert_eq!(root(&plain, "a.example", challenge), 1);
     }
 }

@@ -44,6 +44,10 @@ headway_debox::call_kinds! {
         StoreSend = "sendmsg (store)",
         /// Hearing from the store process.
         StoreReceive = "recvmsg (store)",
+        /// Passing a handshake on.
+        HandshakeSend = "sendmsg (handshake)",
+        /// Hearing from the handshake process.
+        HandshakeReceive = "recvmsg (handshake)",
         /// Making the two ends of a program's input or output.
         ProgramPair = "socketpair (program)",
         /// Putting a piece of a body into memory that a helper can be given.

@@ -184,7 +184,7 @@ counters! {
             Counter connections_closed [reason] "Connections closed, by reason. Timeouts count as normal." {
                 connections_closed ("normal") "Connections closed. In /status.json this number includes the reset and aborted ones." minus (connections_reset responses_aborted);
                 connections_reset ("reset") "Connections that the client reset.";
-                responses_aborted ("aborted") "Responses that the server aborted in the middle (changed file, I/O error, timeout).";
+                responses_aborted ("aborted") "Responses that the server aborted (changed file, I/O error, timeout).";
             }
             Counter connections_rejected [reason] "Connections answered 503 and closed instead of served, by reason." {
                 connections_rejected_per_address ("per_address_limit") "Connections from an address that had max-connections-per-address already.";
@@ -195,6 +195,7 @@ counters! {
                 connections_evicted_descriptors ("descriptors") "Idle connections closed because file descriptors had run out.";
             }
             Counter timeouts [stage] "Timeouts, by the stage in which the connection was." {
+                timeouts_handshake ("handshake") "Connections whose TLS handshake was not done within tls-handshake-timeout.";
                 timeouts_header ("header") "Connections whose request header did not arrive within header-timeout.";
                 timeouts_body ("body") "Connections whose request body did not arrive within body-timeout.";
                 timeouts_send ("send") "Connections that took no response bytes for send-timeout.";
@@ -218,14 +219,29 @@ counters! {
             Gauge accept_admission_limited [] "Workers whose SYN filter admits only a fraction of the new connections because of overload (accept-batch = auto)." { accept_admission_limited; }
             Gauge accept_syn_filter_stateful [] "Workers whose SYN filter remembers rejected SYNs. Needs CAP_BPF (accept-batch = auto)." { accept_syn_filter_stateful; }
             Counter accept_admission_changes [] "Changes of the fraction of SYNs that the SYN filter admits (accept-batch = auto)." { accept_admission_changes; }
-            Counter accept_syn_dropped [] "First SYNs dropped because the accept queue was full or the SYN filter rejected them. Sampled with accept-batch = auto." { accept_syn_dropped; }
+            Counter accept_syn_dropped [] "First SYNs dropped: the accept queue was full, or the SYN filter rejected them. Sampled with accept-batch = auto." { accept_syn_dropped; }
             Counter accept_deferred_iterations [] "Loop iterations that accepted nothing because of loop lag for the established connections (accept-batch = auto)." { accept_deferred_iterations; }
             Gauge early_reject_active [] "Workers that reject new connections now because of overload (early-reject)." { early_reject_active; }
+        }
+        "TLS" {
+            Counter tls_handshakes [result] "TLS handshakes that have ended, by result." {
+                tls_handshakes_full ("full") "Handshakes with a signature.";
+                tls_handshakes_resumed ("resumed") "Handshakes that have resumed an earlier session.";
+                tls_handshakes_failed ("failed") "Handshakes that have failed.";
+            }
+            Counter tls_connections_failed [] "Connections that ended after their handshake: invalid record, or alert of the client." { tls_connections_failed; }
+        }
+        "HTTP/2" {
+            Counter http2_connections [] "Connections that speak HTTP/2." { http2_connections; }
+            Counter http2_streams [] "Requests that came by HTTP/2." { http2_streams; }
+            Counter http2_streams_refused [] "Requests that were refused because max-connections of them were being answered." { http2_streams_refused; }
+            Counter http2_streams_closed [] "Streams of HTTP/2 that have ended, answered or not." { http2_streams_closed; }
         }
         "Loop" {
             Peak loop_stage_longest [stage] "The longest time that a stage has taken in one turn of the event loop." {
                 loop_longest_accept_us ("accept") "New connections.";
                 loop_longest_client_us ("client") "Clients with input, or with room for output.";
+                loop_longest_handshake_us ("handshake") "Connections whose TLS handshake the handshake process has done.";
                 loop_longest_helper_us ("helper") "Results of helpers.";
                 loop_longest_upstream_us ("upstream") "Programs and upstreams.";
                 loop_longest_control_us ("control") "Messages of the master and the store process.";
@@ -303,7 +319,7 @@ counters! {
             Counter root_switches [] "Times that another directory took the path of a document root." { root_switches; }
             Counter root_lookup_failures [] "Times that the path of a document root led nowhere, and the last directory was served." { root_lookup_failures; }
             Counter open_files_closed_early [] "Cached files closed because their contents are in memory and file descriptors were needed." { open_files_closed_early; }
-            Counter lookup_probes [result] "Path lookups that the loop tried without blocking (openat2 with RESOLVE_CACHED), by result." {
+            Counter lookup_probes [result] "Path lookups by openat2 with RESOLVE_CACHED, by result." {
                 lookup_probes_resolved ("resolved") "Path lookups that were answered without blocking.";
                 lookup_probes_would_block ("would_block") "Path lookups that would have blocked and went to a helper.";
             }
@@ -322,7 +338,7 @@ counters! {
                 helper_jobs_read ("read") "Jobs that read a file chunk for which a connection waits.";
                 helper_jobs_prefetch ("prefetch") "Jobs that read a file chunk ahead of need.";
                 helper_jobs_fetch ("fetch") "Jobs that read a small file and return its contents.";
-                helper_jobs_copy ("copy") "Jobs that copy what the loop cannot read without blocking, or what the content store is to hold.";
+                helper_jobs_copy ("copy") "Jobs that copy what the loop cannot read without blocking, or into the content store.";
                 helper_jobs_listing ("listing") "Jobs that render a directory listing.";
                 helper_jobs_custom ("custom") "Jobs of applications inside the server.";
             }

@@ -1,6 +1,7 @@
 //! The whole server at one moment: the source of the status page, the JSON and the metrics.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::families::{self, FixedFamily};
@@ -107,6 +108,22 @@ pub struct MasterStatus {
     /// Spawners that ended unexpectedly.
     #[serde(default)]
     pub spawner_deaths: u64,
+    /// Handshake processes that ended unexpectedly.
+    #[serde(default)]
+    pub handshake_process_deaths: u64,
+    /// ACME processes that ended unexpectedly.
+    #[serde(default)]
+    pub acme_deaths: u64,
+    /// Orders of certificates that succeeded.
+    #[serde(default)]
+    pub acme_issued: u64,
+    /// Orders of certificates that failed.
+    #[serde(default)]
+    pub acme_failures: u64,
+    /// When the automatic certificate of each name expires, in seconds since 1970; 0 for a
+    /// self-signed one.
+    #[serde(default)]
+    pub acme_expiry_s: BTreeMap<String, u64>,
     /// Store processes that ended unexpectedly.
     #[serde(default)]
     pub store_deaths: u64,

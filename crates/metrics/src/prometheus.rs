@@ -146,6 +146,16 @@ impl Metrics {
         for (result, count) in [("done", master.reloads), ("failed", master.reload_failures)] {
             self.sample(&families::RELOADS, &[&result], count);
         }
+        for (result, count) in [
+            ("issued", master.acme_issued),
+            ("failed", master.acme_failures),
+        ] {
+            self.sample(&families::ACME_CERTIFICATES, &[&result], count);
+        }
+        self.begin(&families::ACME_EXPIRY);
+        for (host, expires_s) in &master.acme_expiry_s {
+            self.sample(&families::ACME_EXPIRY, &[host], *expires_s);
+        }
         self.sample(&families::WORKERS_STUCK, &[], master.workers_stuck);
         self.sample(&families::HELPERS_STARTED, &[], master.helpers_started);
         self.sample(&families::HELPERS_REJECTED, &[], master.helpers_rejected);
@@ -169,7 +179,9 @@ impl Metrics {
             ("worker", master.worker_deaths),
             ("log", master.log_deaths),
             ("spawner", master.spawner_deaths),
+            ("handshakes", master.handshake_process_deaths),
             ("store", master.store_deaths),
+            ("acme", master.acme_deaths),
         ] {
             self.sample(&families::PROCESS_DEATHS, &[&process], deaths);
         }

@@ -33,7 +33,9 @@ struct Rule {
 impl HeaderRules {
     /// The rules of all hosts and of each.
     pub(crate) fn of(config: &Config) -> Self {
-        let of_all = config.headers.iter().map(|rule| (None, rule));
+        let hsts = config.tls.as_ref().and_then(|tls| tls.hsts_seconds);
+        let hsts = hsts.map(HeaderRule::of_hsts);
+        let of_all = hsts.iter().chain(&config.headers).map(|rule| (None, rule));
         let of_one = (0..).zip(&config.hosts).flat_map(|(number, host)| {
             let rules = host.headers.iter();
             rules.map(move |rule| (Some(RootId(number)), rule))

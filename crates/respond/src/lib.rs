@@ -235,6 +235,24 @@ pub fn redirect_location(
     redirect(context, status, location)
 }
 
+/// The redirect of a request in the clear to TLS. Header rules are for what is served by TLS.
+pub fn redirect_to_tls(
+    context: &ResponseContext<'_>,
+    authority: &[u8],
+    path: &[u8],
+    query: Option<&[u8]>,
+) -> Outgoing {
+    let mut location = [b"https://", authority, b"/", encode_path(path).as_bytes()].concat();
+    push_query(&mut location, query);
+    let mut head = Vec::with_capacity(256);
+    context
+        .begin(&mut head, Status::PERMANENT_REDIRECT)
+        .field("Location", location)
+        .field_u64("Content-Length", 0)
+        .end();
+    Outgoing::new(Status::PERMANENT_REDIRECT.code(), head)
+}
+
 fn push_query(location: &mut Vec<u8>, query: Option<&[u8]>) {
     if let Some(query) = query {
         location.push(b'?');

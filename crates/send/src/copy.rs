@@ -139,7 +139,8 @@ fn collect_batch(
         start: range.start,
         ..Batch::default()
     };
-    let end = range.end.min(range.start + context.quantum_bytes);
+    let most = context.quantum_bytes.min(context.call_bytes_max());
+    let end = range.end.min(range.start + most);
     let mut readable = match *context.write_size_hint {
         0 => INITIAL_WRITE_BYTES,
         uptake => uptake.into(),

@@ -12,6 +12,8 @@
 //!
 //! Bodies in the content store cannot change, and are always sent by `sendfile` ([`stored`]).
 //!
+//! To clients that speak TLS everything leaves by [`copy`], and is sealed on the way ([`sealed`]).
+//!
 //! A research server may have another way, which implements [`SendFiles`].
 //!
 //! Nothing here waits. A chunk that is not in memory ends the attempt with
@@ -37,6 +39,7 @@ mod chunk_pool;
 pub(crate) mod copy;
 pub mod research;
 pub(crate) mod sendfile;
+mod sealed;
 mod stored;
 
 use std::io::IoSlice;
@@ -46,6 +49,7 @@ use std::rc::Rc;
 
 use headway_config::SendMethod;
 use headway_files::{Failure, OpenFile, Residency, SentPrefix};
+use headway_http2::{Gone, Stream};
 use headway_metrics::Counters;
 use headway_metrics::calls::{Call, Tracer};
 use headway_request::Outgoing;
@@ -55,6 +59,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 pub use chunk_pool::ChunkPool;
 use chunk_pool::PINNED_CHUNKS_MAX;
 use copy::Batch;
+pub use sealed::{Sealer, flush};
 
 /// The most in-memory pieces that one system call sends.
 pub(crate) const PIECES_PER_CALL_MAX: usize = 16;
@@ -71,6 +76,10 @@ pub struct SendContext<'a> {
     pub now_ms: u64,
     /// Until when [`SendMethod::Auto`] copies.
     pub copies_until_ms: &'a mut u64,
+    /// TLS, if the client speaks it.
+    pub tls: Option<Sealer<'a>>,
+    /// What takes the bytes in place of the socket, if the client speaks HTTP/2.
+    pub stream: Option<&'a mut Stream>,
     /// Another process has had the socket, and may have cleared its `O_NONBLOCK`.
     pub was_passed: bool,
     /// Buffers for chunks of larger files.
@@ -146,8 +155,14 @@ pub fn send(
     context: &mut SendContext<'_>,
     mut other: Option<&mut (dyn SendFiles + 'static)>,
 ) -> SendProgress {
+    if let Some(progress) = flush_sealed(socket, context) {
+        return progress;
+    }
     while !outgoing.pieces.is_empty() {
         let progress = match (&mut other, context.method) {
+            _ if context.tls.is_some() || context.stream.is_some() => {
+                copied_some(outgoing, socket, context)
+            }
             _ if stored::is_next(outgoing) => stored::send_some(outgoing, socket, context),
             (Some(other), _) => other.send_some(outgoing, socket, context),
             (None, SendMethod::Auto) => auto::send_some(outgoing, socket, context),
@@ -166,6 +181,35 @@ pub fn send(
     SendProgress::Finished
 }
 
+/// Sends what was sealed before. `None` if nothing of it is left.
+fn flush_sealed(socket: BorrowedFd<'_>, context: &mut SendContext<'_>) -> Option<SendProgress> {
+    match context.tls.as_mut()?.flush(socket, context.tracer) {
+        Ok(true) => None,
+        Ok(false) => Some(SendProgress::SocketFull),
+        Err(_) => Some(SendProgress::Disconnected),
+    }
+}
+
+/// Sends what is next to a client that speaks TLS or HTTP/2.
+fn copied_some(
+    outgoing: &mut Outgoing,
+    socket: BorrowedFd<'_>,
+    context: &mut SendContext<'_>,
+) -> Option<SendProgress> {
+    stored::read_instead(outgoing);
+    copy::send_some(outgoing, socket, context)
+}
+
+impl SendContext<'_> {
+    /// The most bytes of pieces in memory, and the most of a file, that leave with one call.
+    pub(crate) fn call_bytes_max(&self) -> u64 {
+        match self.tls.is_some() || self.stream.is_some() {
+            true => sealed::CALL_BYTES_MAX,
+            false => u64::MAX,
+        }
+    }
+}
+
 /// Sends the in-memory pieces at the front, and then `batch`, the chunks of the file that follows,
 /// in one call. Returns `None` if everything was sent.
 pub(crate) fn send_memory(
@@ -175,14 +219,24 @@ pub(crate) fn send_memory(
     context: &mut SendContext<'_>,
 ) -> Option<SendProgress> {
     let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL_MAX + PINNED_CHUNKS_MAX];
-    let (mut count, mut length) = (0, batch.length);
+    let (mut count, mut length, room) = (0, 0, context.call_bytes_max());
+    let mut is_cut = false;
     for piece in outgoing.pieces.iter().take(PIECES_PER_CALL_MAX) {
         let Some(memory) = piece.memory() else { break };
-        slices[count] = IoSlice::new(memory);
+        let part = &memory[..memory.len().min((room - length) as usize)];
+        slices[count] = IoSlice::new(part);
         count += 1;
-        length += memory.len() as u64;
+        length += part.len() as u64;
+        if part.len() < memory.len() {
+            is_cut = true;
+            break;
+        }
     }
+    // The file comes after the whole piece.
+    let none = Batch::default();
+    let batch = if is_cut { &none } else { batch };
     count = batch.append(context.chunks, &mut slices, count);
+    length += batch.length;
     // More data follows, so the kernel may wait to fill the last packet (tcp(7)).
     let more = match outgoing.bytes_left() > length {
         true => SendFlags::MORE,
@@ -190,10 +244,17 @@ pub(crate) fn send_memory(
     };
     // MSG_DONTWAIT is needed: a process that shares the socket may have cleared O_NONBLOCK.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more;
-    let sent = context.tracer.call(Call::Send, || match &slices[..count] {
-        [one] => rustix::net::send(socket, one, flags),
-        many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
-    });
+    if let Some(sealer) = &mut context.tls {
+        let sent = sealer.send(socket, &slices[..count], flags, context.tracer);
+        return after_sealing(outgoing, batch, length, sent, context);
+    }
+    let sent = match &mut context.stream {
+        Some(stream) => send_frames(stream, &slices[..count]),
+        None => context.tracer.call(Call::Send, || match &slices[..count] {
+            [one] => rustix::net::send(socket, one, flags),
+            many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
+        }),
+    };
     match sent {
         Ok(sent) => {
             let left = length - sent as u64;
@@ -207,6 +268,41 @@ pub(crate) fn send_memory(
         }
         Err(error) => classify_send_error(error),
     }
+}
+
+/// Gives bytes to a stream of HTTP/2, as to a socket.
+fn send_frames(stream: &mut Stream, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    match stream.send(parts) {
+        Ok(Some(count)) => Ok(count),
+        Ok(None) => Err(Errno::AGAIN),
+        Err(Gone) => Err(Errno::PIPE),
+    }
+}
+
+/// Accounts for bytes that were sealed: they count as sent, since they cannot be replaced any more.
+fn after_sealing(
+    outgoing: &mut Outgoing,
+    batch: &Batch,
+    length: u64,
+    sent: Result<(), Errno>,
+    context: &mut SendContext<'_>,
+) -> Option<SendProgress> {
+    if sent.is_err() {
+        return Some(SendProgress::Disconnected);
+    }
+    let is_full = context
+        .tls
+        .as_ref()
+        .is_some_and(|tls| tls.client.has_unsent());
+    if batch.length > 0 {
+        record_sent(outgoing, batch, 0, context.chunks);
+        batch.update_write_hint(0, context);
+    }
+    // Sealing takes time, whatever is sealed.
+    let memory = length - batch.length;
+    context.quantum_bytes = context.quantum_bytes.saturating_sub(memory);
+    account_sent(outgoing, length, context);
+    is_full.then_some(SendProgress::SocketFull)
 }
 
 /// Records the bytes of `batch` that were sent, all but the last `left`, unless they were the last
@@ -242,16 +338,30 @@ pub(crate) fn classify_send_error(error: Errno) -> Option<SendProgress> {
     }
 }
 
-/// Sends a complete cached response with one call: the hot path. Returns the number of bytes sent.
+/// Sends a complete cached response with one call: the hot path. Returns the number of bytes sent. To a
+/// client that speaks TLS all are sent or none, and some may wait for room in the socket.
 pub fn send_whole(
     socket: &impl AsFd,
+    tls: Option<Sealer<'_>>,
+    stream: Option<&mut Stream>,
     bytes: &[u8],
     more: bool,
     tracer: &Tracer,
 ) -> Result<usize, Errno> {
+    if let Some(stream) = stream {
+        return send_frames(stream, &[IoSlice::new(bytes)]);
+    }
     let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     flags.set(SendFlags::MORE, more);
-    tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags))
+    let Some(mut sealer) = tls else {
+        return tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags));
+    };
+    if !sealer.flush(socket, tracer)? {
+        return Err(Errno::AGAIN);
+    }
+    let parts = [IoSlice::new(bytes)];
+    sealer.send(socket, &parts, flags, tracer)?;
+    Ok(bytes.len())
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub(crate) fn send_some(
 }
 
 /// Makes the stored bodies of a response files to be read.
-fn read_instead(outgoing: &mut Outgoing) {
+pub(crate) fn read_instead(outgoing: &mut Outgoing) {
     for piece in &mut outgoing.pieces {
         if let Piece::Stored(stored, range) = piece {
             *piece = Piece::File(stored.file.clone(), range.clone());

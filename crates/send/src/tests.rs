@@ -112,6 +112,8 @@ impl Sender {
         let mut counters = Counters::default();
         let mut prefetch = Vec::new();
         let mut context = SendContext {
+            tls: None,
+            stream: None,
             tracer: &self.tracer,
             residency: &Residency::detect(),
             method: self.method,

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use headway_access_log::process::{LogError, log_main};
+use headway_acme::process::{AcmeError, acme_main};
 use headway_control::Control;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_spawner::spawner_main;
+use rustix::process::DumpableBehavior;
 
 use crate::extensions::Extensions;
 use crate::worker::{WorkerError, worker_main};
@@ -37,6 +39,9 @@ pub enum ChildError {
     /// The log process cannot write.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The ACME process cannot write, or has lost the master.
+    #[error(transparent)]
+    Acme(#[from] AcmeError),
     /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -48,8 +53,10 @@ pub fn child_main(name: &OsStr, extensions: Extensions) -> Option<Result<(), Chi
         "serve-worker" => worker(extensions),
         "serve-helper" => helper(extensions),
         "serve-spawner" => spawner(),
+        "serve-handshakes" => handshakes(),
         "serve-log" => log(),
         "serve-store" => store(),
+        "serve-acme" => acme(),
         _ => return None,
     })
 }
@@ -69,9 +76,22 @@ fn spawner() -> Result<(), ChildError> {
     Ok(spawner_main(socket()?)?)
 }
 
+fn handshakes() -> Result<(), ChildError> {
+    become_child_with(c"headway-tls", CapabilitySet::empty())?;
+    // No other process of the same user may read the keys, by ptrace(2) or in a core dump.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(io::Error::from)?;
+    Ok(headway_tls::process::handshake_main(socket()?)?)
+}
+
 fn log() -> Result<(), ChildError> {
     become_child_with(c"headway-log", CapabilitySet::empty())?;
     Ok(log_main(Control::new(socket()?))?)
+}
+
+fn acme() -> Result<(), ChildError> {
+    become_child_with(c"headway-acme", CapabilitySet::empty())?;
+    Ok(acme_main(Control::new(socket()?))?)
 }
 
 fn store() -> Result<(), ChildError> {

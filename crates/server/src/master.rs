@@ -17,15 +17,17 @@ use std::time::{Duration, Instant};
 
 use headway_base::format::printable;
 use headway_config::{Config, SendMethod};
-use headway_control::{ControlError, FromWorker, Received, ToWorker};
+use headway_control::{FromWorker, Received, ToWorker};
 use headway_files::Residency;
 use headway_metrics::MasterStatus;
 use headway_metrics::status;
 
+mod acme;
 mod announce;
 mod children;
-mod spawners;
 mod collector;
+mod companions;
+mod error;
 mod listeners;
 mod log;
 mod names;
@@ -36,25 +38,30 @@ mod signals;
 mod spawn;
 mod stopping;
 mod store;
+mod tls;
 mod watchdog;
 mod worker;
 
 pub use children::Programs;
 pub use collector::OverviewRequester;
-pub use listeners::{BindError, unavailable_addresses};
+pub use error::MasterError;
+pub use listeners::unavailable_addresses;
 pub use reload::ReadConfig;
+pub use tls::check_tls;
 
+use acme::Acme;
 use children::ended;
 use collector::Collector;
+use companions::Companions;
 use listeners::{ListenerOptions, Listeners};
 use log::Log;
 use names::Resolver;
 use reload::{Generation, Reload};
 use service::Service;
 use signals::Signals;
-use spawners::Spawners;
 use stopping::Stopping;
 use store::Store;
+use tls::{Renewals, Tickets};
 use watchdog::Watchdog;
 use worker::WorkerSlot;
 
@@ -67,57 +74,6 @@ pub struct Options {
     pub ready_file: Option<PathBuf>,
     /// Print only warnings and errors.
     pub quiet: bool,
-}
-
-/// Error that prevents the server from starting or continuing.
-#[derive(Debug, thiserror::Error)]
-pub enum MasterError {
-    /// An address cannot be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The channel to a child could not be created.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The access log cannot be written.
-    #[error("cannot open access log{user}: {why}; not starting")]
-    Log {
-        /// ` as NAME:GROUP`, if the log process is not the user of the master.
-        user: String,
-        /// The error.
-        why: String,
-    },
-    /// A worker failed before serving began.
-    #[error("worker {number}{user}: {why}; not starting")]
-    Worker {
-        /// The number of the worker.
-        number: usize,
-        /// ` as NAME:GROUP`, if the worker is not the user of the master.
-        user: String,
-        /// The error that the worker reported, or how it ended.
-        why: String,
-    },
-    /// The ready file cannot be written.
-    #[error("cannot write ready file {}: {error}; stopping", path.display())]
-    ReadyFile {
-        /// The file as given.
-        path: PathBuf,
-        /// The error.
-        error: io::Error,
-    },
-    /// There is no memory that several workers can share.
-    #[error(
-        "memfd_create: {0} (a seccomp profile may forbid it); not starting, because workers share memory. \
-         Allow it, or set workers = 1, or listeners = \"reuseport\" without max-connections-per-address"
-    )]
-    SharedMemory(io::Error),
-    /// A system call of the master failed.
-    #[error("{what}: {error}")]
-    System {
-        /// The operation.
-        what: &'static str,
-        /// The error.
-        error: io::Error,
-    },
 }
 
 /// Serves until SIGTERM or SIGINT; returns when the last child has ended.
@@ -162,8 +118,12 @@ struct Master<'r> {
     status_address: Option<SocketAddr>,
     slots: Vec<WorkerSlot>,
     helpers: Vec<Helper>,
-    spawners: Spawners,
+    companions: Companions,
+    tickets: Tickets,
+    renewals: Renewals,
     log: Option<Log>,
+    /// Orders certificates.
+    acme: Option<Acme>,
     /// Those that workers still write to which a reload has replaced.
     retired_logs: Vec<Log>,
     /// Processes that a reload has replaced, and which end by themselves.
@@ -191,6 +151,7 @@ enum MasterEvent {
     StatusRequest,
     Log,
     Store,
+    Acme,
     Worker(usize),
 }
 
@@ -220,7 +181,9 @@ impl<'r> Master<'r> {
         let users = programs.use_accounts(&config);
         users.map_err(system("groups of the user"))?;
         let store = Store::start(&mut config, &programs)?;
-        let current = Rc::new(Generation::new(config, &programs)?);
+        let tickets = Tickets::default();
+        let acme = Acme::start_of(&config, &programs)?;
+        let current = Rc::new(Generation::new(config, &programs, &tickets)?);
         let log = Log::start_of(&current)?;
         let resolver = Resolver::start(&current.config).map_err(system("resolver thread"))?;
         let listen = listeners.addresses();
@@ -233,8 +196,11 @@ impl<'r> Master<'r> {
             status_address: status,
             slots: Vec::new(),
             helpers: Vec::new(),
-            spawners: Spawners::default(),
+            companions: Companions::default(),
+            tickets,
+            renewals: Renewals::new(),
             log,
+            acme,
             retired_logs: Vec::new(),
             ending: Vec::new(),
             store,
@@ -275,6 +241,7 @@ impl<'r> Master<'r> {
                 MasterEvent::StatusRequest => self.collector.take_requests(&mut self.slots),
                 MasterEvent::Log => self.read_log(),
                 MasterEvent::Store => self.read_store(),
+                MasterEvent::Acme => self.read_acme(),
                 MasterEvent::Worker(number) => self.read_worker(number),
             }
         }
@@ -284,6 +251,8 @@ impl<'r> Master<'r> {
         self.watch_workers(now);
         self.enforce_deadline(now);
         self.enforce_reload(now);
+        self.begin_acme();
+        self.look_for_renewals(now);
         self.service.ping(now);
         self.own_status.uptime_ms = self.started.elapsed().as_millis() as u64;
         if let Some(overview) = self
@@ -342,6 +311,9 @@ impl<'r> Master<'r> {
         if let Some(socket) = self.store.as_ref().and_then(Store::socket) {
             watched.push((MasterEvent::Store, socket, PollFlags::IN));
         }
+        if let Some(control) = self.acme.as_ref().and_then(Acme::control) {
+            watched.push((MasterEvent::Acme, control.as_fd(), PollFlags::IN));
+        }
         for (number, slot) in self.slots.iter().enumerate() {
             if let Some((fd, wants_room)) = slot.running.as_ref().and_then(|one| one.interest()) {
                 let room = if wants_room {
@@ -359,6 +331,7 @@ impl<'r> Master<'r> {
         let restarts = self.slots.iter().filter_map(|slot| slot.restart_at);
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let store = self.store.iter().filter_map(|store| store.restart_at);
+        let acme = self.acme.iter().filter_map(|acme| acme.restart_at);
         let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),
@@ -367,12 +340,14 @@ impl<'r> Master<'r> {
         restarts
             .chain(log)
             .chain(store)
+            .chain(acme)
             .chain(stop)
             .chain(watchdog)
             .chain(self.collector.deadline())
-            .chain(self.spawners.deadline())
+            .chain(self.companions.deadline())
             .chain(self.reload_deadline())
             .chain(self.service.deadline())
+            .chain(self.renewals.deadline(&self.current))
             .min()
     }
 
@@ -472,17 +447,20 @@ impl<'r> Master<'r> {
         }
         self.helpers
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
-        self.spawners
+        self.companions
             .reap(self.stopping.is_some(), &mut self.own_status);
         if let Some(store) = &mut self.store {
             store.reap(self.stopping.is_some(), &mut self.own_status);
+        }
+        if let Some(acme) = &mut self.acme {
+            acme.reap(self.stopping.is_some(), &mut self.own_status);
         }
     }
 
     fn worker_ended(&mut self, number: usize, end: &str) {
         let last = self.slots[number].last.take();
         self.collector.departed(number, last);
-        self.spawners.dismiss(number);
+        self.companions.dismiss(number);
         let slot = &mut self.slots[number];
         if let Some(worker) = &slot.worker {
             worker.generation.shared.release(worker.number);
@@ -539,10 +517,13 @@ impl<'r> Master<'r> {
                 self.slots[number].died(now);
             }
         }
-        for number in self.spawners.due(now) {
-            self.start_spawner(number);
+        for (kind, number) in self.companions.due(now) {
+            self.start_companion(kind, number);
         }
         let programs = &self.current.programs;
+        if let Some(acme) = &mut self.acme {
+            acme.restart(programs, now);
+        }
         let restarted = match &mut self.store {
             Some(store) => store.restart(programs, now),
             None => false,

@@ -23,6 +23,7 @@ mod files;
 pub(crate) mod gateway;
 mod handler;
 mod helpers;
+mod http2;
 mod listings;
 mod log;
 mod memory;
@@ -33,6 +34,7 @@ mod sending;
 mod snapshot;
 mod start;
 mod steps;
+mod tls;
 mod tokens;
 mod turn;
 
@@ -52,7 +54,7 @@ use router::Router;
 use snapshot::snapshot;
 use start::setup;
 pub use start::{WorkerError, worker_main};
-use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
+use tokens::{CONTROL, DIRECT_PROCESS, HANDSHAKES, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
 use turn::{Stage, Turn};
 
 /// Whether a connection stays open after a step.
@@ -98,11 +100,13 @@ impl Worker {
                     return Ok(());
                 }
                 self.apply_settled();
+                self.serve_sessions();
                 self.accept_for_closed();
                 self.end_stage(Stage::of(event.token.kind()));
             }
             self.run_queued();
             self.apply_settled();
+            self.serve_sessions();
             self.end_stage(Stage::Queued);
             self.maintain();
             let now_us = self.context.clock.now_us();
@@ -133,6 +137,7 @@ impl Worker {
             DIRECT_PROCESS => gateway.on_direct(context, event.token),
             UPSTREAM_CONN => gateway.on_upstream_conn(context, event),
             STORE => self.router.files.on_store(context),
+            HANDSHAKES => self.on_handshake_process(),
             CONTROL => return self.on_control_messages(),
             _ => {}
         }
@@ -154,6 +159,7 @@ impl Worker {
             self.apply_settled();
         }
         self.router.files.maintain(&self.context);
+        self.context.maintain_tls();
         self.acceptor.listeners.resume(
             self.context.now_ms,
             &mut self.context.events,
@@ -214,6 +220,7 @@ impl Worker {
                 (ToWorker::Spawner { pid }, Some(socket)) => {
                     gateway.attach_spawner(context, socket, pid);
                 }
+                (ToWorker::Handshakes, Some(socket)) => self.attach_handshakes(socket),
                 (ToWorker::Log, Some(socket)) => context.reconnect_log(socket),
                 (ToWorker::Store, Some(socket)) => self.router.files.attach_store(context, socket),
                 (ToWorker::Snapshot { id }, _) => {
@@ -225,7 +232,7 @@ impl Worker {
                 (ToWorker::Drain(drain), _) => self.acceptor.drain(context, drain),
                 // The socket was lost because descriptors have run out. Nothing asks for one of
                 // these again, so another worker must take over.
-                (ToWorker::Log | ToWorker::Spawner { .. }, None) => {
+                (ToWorker::Log | ToWorker::Handshakes | ToWorker::Spawner { .. }, None) => {
                     return Err(WorkerError::SocketLost);
                 }
                 // A helper whose socket was lost is requested again, and without that of the store process

@@ -45,11 +45,18 @@
 use crate::conversation;
 use std::collections::BTreeSet;
 
-use conversation::run_area;
+use conversation::{Way, run_area};
 
 macro_rules! areas {
     ($($test:ident = $area:literal,)*) => {
-        $(#[test] fn $test() { run_area($area, None); })*
+        $(#[test] fn $test() { run_area($area, Way::Written); })*
+
+        /// The same conversations by clients that speak TLS.
+        mod by_tls {
+            use super::*;
+
+            $(#[test] fn $test() { run_area($area, Way::Tls); })*
+        }
 
         /// The folders that a test above runs.
         const AREAS: &[&str] = &[$($area),*];

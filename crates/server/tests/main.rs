@@ -1,8 +1,9 @@
 //! All suites of this crate but those which change the limits of their process.
 //!
-//! Most run a worker in threads of the test (`support`). `lifecycle`, `programs`, `status` and
-//! `upstreams` start a whole server (`site`), whose binary is `tests/program`.
+//! Most run a worker in threads of the test (`support`). `http2`, `lifecycle`, `programs`, `status`, `tls`
+//! and `upstreams` start a whole server (`site`), whose binary is `tests/program`.
 
+mod acme;
 mod conversation;
 mod site;
 mod support;
@@ -11,6 +12,7 @@ mod control;
 mod conversations;
 mod embedded;
 mod faults;
+mod http2;
 mod lifecycle;
 mod presets;
 mod programs;
@@ -18,4 +20,5 @@ mod proxies;
 mod reload;
 mod serving;
 mod status;
+mod tls;
 mod upstreams;

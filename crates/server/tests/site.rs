@@ -98,9 +98,14 @@ impl Site {
 
 /// A connection from another address of this machine.
 pub fn connect_from(source: Ipv4Addr, server: &Server) -> TcpStream {
+    connect_between(source, &server.address)
+}
+
+/// A connection from this address of this machine.
+pub fn connect_between(source: Ipv4Addr, to: &str) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrV4::new(source, 0)).unwrap();
-    let to: SocketAddr = server.address.parse().unwrap();
+    let to: SocketAddr = to.parse().unwrap();
     rustix::net::connect(&socket, &to).unwrap();
     let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(WAIT_MAX)).unwrap();

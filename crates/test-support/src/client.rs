@@ -32,12 +32,12 @@ impl Response {
 }
 
 /// Sends bytes.
-pub fn send(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
+pub fn send(stream: &mut impl Write, bytes: impl AsRef<[u8]>) {
     stream.write_all(bytes.as_ref()).unwrap();
 }
 
 /// Reads one response, however its body is framed. A premature end is an error.
-pub fn receive(stream: &mut TcpStream) -> Result<Response, String> {
+pub fn receive(stream: &mut impl Read) -> Result<Response, String> {
     receive_response(stream, false)
 }
 
@@ -51,11 +51,11 @@ pub fn send_and_receive(stream: &mut TcpStream, request: impl AsRef<[u8]> + Send
 }
 
 /// Reads one response to HEAD.
-pub fn receive_head(stream: &mut TcpStream) -> Result<Response, String> {
+pub fn receive_head(stream: &mut impl Read) -> Result<Response, String> {
     receive_response(stream, true)
 }
 
-fn receive_response(stream: &mut TcpStream, bodiless: bool) -> Result<Response, String> {
+fn receive_response(stream: &mut impl Read, bodiless: bool) -> Result<Response, String> {
     let head = until(stream, b"\r\n\r\n")?;
     let head = String::from_utf8(head).map_err(|error| error.to_string())?;
     let status = head.get(9..12).and_then(|digits| digits.parse().ok());
@@ -85,7 +85,7 @@ fn receive_response(stream: &mut TcpStream, bodiless: bool) -> Result<Response, 
     Ok(response)
 }
 
-fn until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>, String> {
+fn until(stream: &mut impl Read, end: &[u8]) -> Result<Vec<u8>, String> {
     let (mut bytes, mut byte) = (Vec::new(), [0]);
     while !bytes.ends_with(end) {
         let read = stream.read_exact(&mut byte);
@@ -95,7 +95,7 @@ fn until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn exactly(stream: &mut TcpStream, length: usize) -> Result<Vec<u8>, String> {
+fn exactly(stream: &mut impl Read, length: usize) -> Result<Vec<u8>, String> {
     let mut body = vec![0; length];
     stream
         .read_exact(&mut body)
@@ -103,7 +103,7 @@ fn exactly(stream: &mut TcpStream, length: usize) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-fn chunks(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
+fn chunks(stream: &mut impl Read) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     loop {
         let size = String::from_utf8(until(stream, b"\r\n")?).unwrap();

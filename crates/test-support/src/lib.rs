@@ -19,6 +19,7 @@ pub mod client;
 pub mod disks;
 pub mod executable;
 pub mod groups;
+pub mod http2;
 pub mod made_kernel;
 pub mod server;
 pub mod upstream;

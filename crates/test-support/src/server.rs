@@ -39,6 +39,8 @@ pub fn without_bpf(command: Command) -> Command {
 pub struct Server {
     /// Its first listener.
     pub address: String,
+    /// All its listeners; those that speak TLS are the last ones.
+    pub listeners: Vec<String>,
     /// The listener of its status page.
     pub status: String,
     child: Child,
@@ -96,6 +98,7 @@ impl Server {
         // Made before the wait, so that the process is ended also when it does not become ready.
         let mut server = Server {
             address: String::new(),
+            listeners: Vec::new(),
             status: String::new(),
             child,
             seen: Mutex::default(),
@@ -122,7 +125,9 @@ impl Server {
             serde_json::from_str(&std::fs::read_to_string(ready).unwrap()).unwrap();
         assert_eq!(ready["master_pid"], self.child.id());
         let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-        self.address = text(&ready["listen"][0]);
+        let listeners = ready["listen"].as_array().unwrap();
+        self.listeners = listeners.iter().map(text).collect();
+        self.address = self.listeners[0].clone();
         self.status = text(&ready["status"]);
     }
 

@@ -130,7 +130,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "header-timeout = \"10 weeks\"",
         1,
-        &["header-timeout", "ms, s, m or h"],
+        &["header-timeout", "ms, s, m, h or d"],
     ),
     (
         "header-timeout = true",

@@ -27,6 +27,8 @@ pub struct Endpoints {
     pub sender: SocketAddr,
     /// Whether that is a trusted proxy.
     pub is_trusted: bool,
+    /// Whether the connection speaks TLS.
+    pub is_tls: bool,
 }
 
 impl Endpoints {
@@ -35,10 +37,11 @@ impl Endpoints {
         self.is_trusted.then(|| self.remote.ip().to_canonical())
     }
 
-    /// Whether a trusted proxy says that its client uses TLS.
+    /// Whether the client uses TLS: here, or as a trusted proxy says.
     fn is_https(&self, request: &Request<'_>) -> bool {
         let is = |value: &[u8]| value.eq_ignore_ascii_case(b"https");
-        self.is_trusted && request.values(b"x-forwarded-proto").next().is_some_and(is)
+        let named = || request.values(b"x-forwarded-proto").next().is_some_and(is);
+        self.is_tls || (self.is_trusted && named())
     }
 }
 

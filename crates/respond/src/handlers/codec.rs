@@ -67,7 +67,7 @@ pub fn new_codec(
             let forwarding = Forwarding {
                 remote: context.endpoints.sender,
                 client: context.endpoints.named_client(),
-                https: false,
+                https: context.endpoints.is_tls,
                 trusts_client: upstreams.trust_forwarded,
                 authority: authority.as_bytes(),
                 keeps_host: upstreams.preserve_host,

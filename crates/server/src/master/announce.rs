@@ -71,7 +71,7 @@ fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
 /// Prints what is served at which addresses.
 pub(super) fn addresses(config: &Config, listen: &[SocketAddr]) {
     let root = config.hosts[0].root.display();
-    let more = match config.hosts.len() - 1 {
+    let more = match config.sites().len() - 1 {
         0 => String::new(),
         hosts => format!(" and {hosts} more"),
     };
@@ -79,9 +79,11 @@ pub(super) fn addresses(config: &Config, listen: &[SocketAddr]) {
         1 => "1 worker".into(),
         workers => format!("{workers} workers"),
     };
-    for address in listen {
+    let plain = config.plain_listeners();
+    for (at, address) in listen.iter().enumerate() {
+        let scheme = if at < plain { "http" } else { "https" };
         log_line(format_args!(
-            "serving {root}{more} on http://{address} ({workers}, {}){}",
+            "serving {root}{more} on {scheme}://{address} ({workers}, {}){}",
             config.events,
             as_user(config)
         ));

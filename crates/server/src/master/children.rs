@@ -36,6 +36,10 @@ pub struct Programs {
     pub store: Vec<OsString>,
     /// Arguments that make the binary a spawner.
     pub spawner: Vec<OsString>,
+    /// Arguments that make the binary a handshake process.
+    pub handshakes: Vec<OsString>,
+    /// Arguments that make the binary the ACME process.
+    pub acme: Vec<OsString>,
     /// The user that they are; `None` is that of the master.
     pub(super) user: Option<Identity>,
     /// Whether a spawner is root in spite of it: it starts programs as another user.
@@ -50,6 +54,8 @@ pub(super) enum Role {
     Log,
     Store,
     Spawner,
+    Handshakes,
+    Acme,
 }
 
 impl Role {
@@ -58,7 +64,9 @@ impl Role {
         match self {
             Role::Worker => CapabilitySet::IPC_LOCK | CapabilitySet::PERFMON | CapabilitySet::BPF,
             Role::Store => CapabilitySet::IPC_LOCK,
-            Role::Helper | Role::Log | Role::Spawner => CapabilitySet::empty(),
+            Role::Helper | Role::Log | Role::Spawner | Role::Handshakes | Role::Acme => {
+                CapabilitySet::empty()
+            }
         }
     }
 }
@@ -76,6 +84,8 @@ impl Programs {
             log: vec!["serve-log".into()],
             store: vec!["serve-store".into()],
             spawner: vec!["serve-spawner".into()],
+            handshakes: vec!["serve-handshakes".into()],
+            acme: vec!["serve-acme".into()],
             user: None,
             spawner_is_root: false,
         }
@@ -106,6 +116,8 @@ impl Programs {
             Role::Log => &self.log,
             Role::Store => &self.store,
             Role::Spawner => &self.spawner,
+            Role::Handshakes => &self.handshakes,
+            Role::Acme => &self.acme,
         };
         // The log process alone may be asked to write to standard output, as /dev/stdout.
         let stdout = match role {

@@ -21,6 +21,7 @@ use headway_config::{Config, ListenerMode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
@@ -80,9 +81,12 @@ impl Listeners {
         options: &ListenerOptions,
         earlier: Option<&Listeners>,
     ) -> Result<Listeners, BindError> {
-        let address = |&wanted: &SocketAddr| {
-            let mut known = earlier.into_iter().flat_map(|earlier| &earlier.0);
-            let known = known.find(|known| known.wanted == wanted);
+        let address = |(place, &wanted): (usize, &SocketAddr)| {
+            // Several with port 0 are different ones.
+            let same = addresses[..place].iter().filter(|same| **same == wanted);
+            let known = earlier.into_iter().flat_map(|earlier| &earlier.0);
+            let mut known = known.filter(|known| known.wanted == wanted);
+            let known = known.nth(same.count());
             let (mut bound, mut sockets) = match known {
                 Some(known) => (known.bound, known.sockets.clone()),
                 None => {
@@ -105,6 +109,7 @@ impl Listeners {
         };
         addresses
             .iter()
+            .enumerate()
             .map(address)
             .collect::<Result<_, _>>()
             .map(Listeners)
@@ -115,11 +120,15 @@ impl Listeners {
         self.0.iter().map(|address| address.bound).collect()
     }
 
-    /// The sockets of one of `workers` workers. If there were more workers earlier, some have several of
+    /// The sockets of these addresses of one of `workers` workers. If there were more workers earlier, some have several of
     /// an address: closing one would reset the connections in its queue.
-    pub(super) fn of_worker(&self, number: usize, workers: usize) -> Vec<BorrowedFd<'_>> {
+    pub(super) fn of_worker(
+        &self,
+        (number, workers): (usize, usize),
+        addresses: Range<usize>,
+    ) -> Vec<BorrowedFd<'_>> {
         let mut all = Vec::new();
-        for address in &self.0 {
+        for address in &self.0[addresses] {
             let is_one = address.sockets.len() == 1;
             let own = address.sockets.iter().enumerate();
             let own = own.filter(|(place, _)| is_one || place % workers == number);
@@ -276,7 +285,7 @@ mod tests {
             let port = listeners.addresses()[0].port();
             assert_ne!(port, 0);
             for number in 0..3 {
-                let of_worker = listeners.of_worker(number, 3);
+                let of_worker = listeners.of_worker((number, 3), 0..1);
                 assert_eq!(of_worker.len(), 1);
                 assert_eq!(local_address(of_worker[0], any()).unwrap().port(), port);
             }
@@ -294,7 +303,7 @@ mod tests {
         for (workers, expected) in [(2, vec![2, 1]), (1, vec![3]), (4, vec![1, 1, 1, 1])] {
             listeners = Listeners::bind(&[any()], &of(workers), Some(&listeners)).unwrap();
             assert_eq!(listeners.addresses(), address, "the port stays");
-            let sockets = |number| listeners.of_worker(number, workers).len();
+            let sockets = |number| listeners.of_worker((number, workers), 0..1).len();
             assert_eq!((0..workers).map(sockets).collect::<Vec<_>>(), expected);
         }
     }
@@ -310,7 +319,7 @@ mod tests {
             let listeners = Listeners::bind(&[any()], &options, None).unwrap();
             let _client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
             let workers = (0..3).filter(|number| {
-                let socket = listeners.of_worker(*number, 3)[0];
+                let socket = listeners.of_worker((*number, 3), 0..1)[0];
                 let mut entry = [headway_os::select::PollEntry::new(socket)];
                 entry[0].set_interest(true, false);
                 headway_os::select::poll(&mut entry, Some(0)).unwrap() == 1
@@ -325,7 +334,7 @@ mod tests {
             let options = ListenerOptions { defer, ..EXCLUSIVE };
             let listeners = Listeners::bind(&[any()], &options, None).unwrap();
             let mut client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
-            let accept = || rustix::net::accept(listeners.of_worker(0, 1)[0]);
+            let accept = || rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]);
             assert_eq!(accept().is_ok(), accepted_silent, "{defer}");
             if defer {
                 std::io::Write::write_all(&mut client, b"GET").unwrap();
@@ -339,7 +348,7 @@ mod tests {
     fn accepted_connections_have_nodelay() {
         let listeners = Listeners::bind(&[any()], &EXCLUSIVE, None).unwrap();
         let _client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
-        let accepted = rustix::net::accept(listeners.of_worker(0, 1)[0]).unwrap();
+        let accepted = rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]).unwrap();
         assert!(sockopt::tcp_nodelay(&accepted).unwrap());
     }
 

@@ -202,7 +202,7 @@ impl Master<'_> {
 }
 
 /// Waits for a message.
-fn answers_within(control: &Control, timeout: Duration) -> bool {
+pub(super) fn answers_within(control: &Control, timeout: Duration) -> bool {
     let mut polled = [PollFd::new(control, PollFlags::IN)];
     loop {
         match poll(&mut polled, Some(&timespec(timeout))) {

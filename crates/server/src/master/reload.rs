@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use headway_config::{Config, ListenerMode};
 use headway_control::{Drain, ToWorker};
 
+use super::acme::Acme;
 use super::children::Programs;
 use super::listeners::{ListenerOptions, Listeners};
 use super::log::Log;
@@ -18,6 +19,7 @@ use super::service::Service;
 use super::shared::SharedTables;
 use super::stopping::EXIT_TIMEOUT;
 use super::store::{self, Store};
+use super::tls::{Keys, Tickets};
 use super::watchdog::Watchdog;
 use super::worker::WorkerSlot;
 use super::{Master, MasterError, announce, choose_send_method, log_line, signals, system};
@@ -35,12 +37,19 @@ pub(super) struct Generation {
     pub(super) programs: Programs,
     /// What the workers know of each other.
     pub(super) shared: SharedTables,
+    /// Certificates and their keys.
+    pub(super) keys: Option<Keys>,
 }
 
 impl Generation {
-    pub(super) fn new(mut config: Config, programs: &Programs) -> Result<Generation, MasterError> {
+    pub(super) fn new(
+        mut config: Config,
+        programs: &Programs,
+        tickets: &Tickets,
+    ) -> Result<Generation, MasterError> {
         choose_send_method(&mut config);
         let shared = SharedTables::new(&config).map_err(MasterError::SharedMemory)?;
+        let keys = Keys::load(&config, tickets).map_err(MasterError::Tls)?;
         let mut programs = programs.clone();
         let users = programs.use_accounts(&config);
         users.map_err(system("groups of the user"))?;
@@ -48,6 +57,7 @@ impl Generation {
             config,
             programs,
             shared,
+            keys,
         })
     }
 }
@@ -58,6 +68,8 @@ pub(super) struct Reload {
     pub(super) listeners: Listeners,
     /// The new log process, if the log has changed.
     log: Option<Option<Log>>,
+    /// The new ACME process, if its settings have changed.
+    acme: Option<Option<Acme>>,
     /// What is printed in the end.
     done: &'static str,
     deadline: Instant,
@@ -66,11 +78,6 @@ pub(super) struct Reload {
 impl Reload {
     pub(super) fn is_of(&self, slot: &WorkerSlot) -> bool {
         slot.is_of(&self.generation)
-    }
-
-    /// The log process that it has started.
-    pub(super) fn into_log(self) -> Option<Log> {
-        self.log.flatten()
     }
 
     /// The log of its workers.
@@ -124,7 +131,11 @@ impl Master<'_> {
         }
     }
 
-    fn begin_reload(&mut self, mut config: Config, done: &'static str) -> Result<(), String> {
+    pub(super) fn begin_reload(
+        &mut self,
+        mut config: Config,
+        done: &'static str,
+    ) -> Result<(), String> {
         let text = |error: MasterError| error.to_string();
         let options = ListenerOptions::of(&config);
         let listeners = Listeners::bind(&config.listen, &options, self.listeners.as_ref());
@@ -132,7 +143,18 @@ impl Master<'_> {
         if self.store.is_none() {
             self.store = Store::start(&mut config, &self.current.programs).map_err(text)?;
         }
-        let generation = Generation::new(config, &self.current.programs).map_err(text)?;
+        let acme = match config.acme == self.current.config.acme {
+            true => None,
+            false => Some(Acme::start_of(&config, &self.current.programs).map_err(text)?),
+        };
+        let generation = Generation::new(config, &self.current.programs, &self.tickets);
+        let generation = match generation {
+            Ok(generation) => generation,
+            Err(error) => {
+                self.ending.extend(acme.flatten().and_then(Acme::let_end));
+                return Err(text(error));
+            }
+        };
         let log = match generation.config.log == self.current.config.log {
             true => None,
             false => Some(Log::start_of(&generation).map_err(text)?),
@@ -142,6 +164,7 @@ impl Master<'_> {
             generation: generation.clone(),
             listeners,
             log,
+            acme,
             done,
             deadline: Instant::now() + START_TIMEOUT,
         });
@@ -182,6 +205,9 @@ impl Master<'_> {
             }
             None => self.reopen_log(),
         }
+        if let Some(acme) = reload.acme {
+            self.replace_acme(acme);
+        }
         if let Some(store) = &mut self.store {
             store.set_limits(&self.current.config);
         }
@@ -214,11 +240,18 @@ impl Master<'_> {
         if let Some(reload) = self.reload.take() {
             // One that is ready may have clients.
             self.retire(&reload.generation);
-            self.retired_logs.extend(reload.log.flatten());
+            self.abandon(reload);
         }
         // It says again which addresses have changed.
         self.start_resolver();
         self.reload_if_due();
+    }
+
+    /// Ends the processes that a reload has started beside its workers.
+    pub(super) fn abandon(&mut self, reload: Reload) {
+        self.retired_logs.extend(reload.log.flatten());
+        let acme = reload.acme.flatten();
+        self.ending.extend(acme.and_then(Acme::let_end));
     }
 
     fn start_resolver(&mut self) {
@@ -253,7 +286,7 @@ impl Master<'_> {
                 Some(_) => self.send(place, ToWorker::Drain(drain), Vec::new()),
                 None => {
                     slot.free();
-                    self.spawners.dismiss(place);
+                    self.companions.dismiss(place);
                 }
             }
         }

@@ -2,10 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use headway_config::{Config, Handshakes};
 use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
 
 use super::children::Role;
+use super::companions::{self, Companion};
 use super::reload::Generation;
+use super::tls::Keys;
 use super::{Helper, Master, MasterError, system};
 
 impl Master<'_> {
@@ -24,18 +27,30 @@ impl Master<'_> {
             config,
             programs,
             shared,
+            keys,
         } = &*assigned.generation;
         let worker = assigned.number as u32;
         let log = log.map(|log| log.socket(worker)).transpose()?;
         let (ours, theirs) = Control::pair()?;
         let mut outgoing = OutgoingDescriptors::default();
-        let sockets = listeners.of_worker(assigned.number, config.workers);
-        outgoing.add(StartDescriptor::Listener, sockets);
+        let (plain, all) = (config.plain_listeners(), config.listen.len());
+        let one = (assigned.number, config.workers);
+        outgoing.add(
+            StartDescriptor::Listener,
+            listeners.of_worker(one, 0..plain),
+        );
+        let secure = listeners.of_worker(one, plain..all);
+        outgoing.add(StartDescriptor::TlsListener, secure);
         let counters = shared.counters.iter().map(AsFd::as_fd);
         outgoing.add(StartDescriptor::SharedCounters, counters);
         let addresses = shared.addresses.iter().map(AsFd::as_fd);
         outgoing.add(StartDescriptor::AddressBoard, addresses);
         outgoing.add(StartDescriptor::Log, log.iter().map(AsFd::as_fd));
+        let keys = keys.as_ref().filter(|_| does_handshakes(config));
+        let keys = keys.map(Keys::descriptors).transpose();
+        let keys = keys.map_err(system("pass keys to a worker"))?;
+        let keys = keys.iter().flatten().map(AsFd::as_fd);
+        outgoing.add(StartDescriptor::Keys, keys);
         let message = ToWorker::Start {
             worker,
             config: Box::new(config.clone()),
@@ -46,22 +61,36 @@ impl Master<'_> {
             .spawn(Role::Worker, theirs.into_inner())
             .map_err(system("start a worker"))?;
         self.slots[place].started(child, ours);
-        self.start_spawner(place);
+        self.start_companion(Companion::Spawner, place);
+        self.start_companion(Companion::Handshakes, place);
         self.connect_store(place);
         Ok(())
     }
 
-    /// Starts the spawner of a worker, if its configuration has programs.
-    pub(super) fn start_spawner(&mut self, place: usize) {
+    /// Starts a companion of a worker, if its configuration needs it.
+    pub(super) fn start_companion(&mut self, kind: Companion, place: usize) {
         let Some(assigned) = &self.slots[place].worker else {
             return;
         };
         let generation = assigned.generation.clone();
-        let user = generation.config.program_user.as_ref();
-        if generation.config.needs_spawner()
-            && let Some((pid, socket)) = self.spawners.start(place, &generation.programs, user)
-        {
-            self.send(place, ToWorker::Spawner { pid }, vec![socket]);
+        let Generation {
+            config, programs, ..
+        } = &*generation;
+        let companions = &mut self.companions;
+        let message = match (kind, &generation.keys) {
+            (Companion::Spawner, _) if config.needs_spawner() => {
+                let user = config.program_user.as_ref();
+                companions
+                    .start(kind, place, || companions::spawner(programs, user))
+                    .map(|(pid, socket)| (ToWorker::Spawner { pid }, socket))
+            }
+            (Companion::Handshakes, Some(keys)) if !does_handshakes(config) => companions
+                .start(kind, place, || companions::handshakes(programs, keys))
+                .map(|(_, socket)| (ToWorker::Handshakes, socket)),
+            _ => None,
+        };
+        if let Some((message, socket)) = message {
+            self.send(place, message, vec![socket]);
         }
     }
 
@@ -97,4 +126,10 @@ impl Master<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether workers do handshakes themselves.
+fn does_handshakes(config: &Config) -> bool {
+    let tls = config.tls.as_ref();
+    tls.is_some_and(|tls| tls.handshakes == Handshakes::Inline)
 }

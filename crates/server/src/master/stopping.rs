@@ -50,10 +50,13 @@ impl Master<'_> {
         self.slots
             .iter_mut()
             .for_each(|slot| slot.restart_at = None);
-        self.spawners.cancel_restarts();
+        self.companions.cancel_restarts();
+        if let Some(acme) = &mut self.acme {
+            acme.restart_at = None;
+        }
         self.listeners = None;
         if let Some(reload) = self.reload.take() {
-            self.retired_logs.extend(reload.into_log());
+            self.abandon(reload);
         }
         Service::stopping();
         let extra = if timeout.is_zero() {
@@ -98,9 +101,12 @@ impl Master<'_> {
         let deadline = Instant::now() + EXIT_TIMEOUT;
         let helpers = self.helpers.iter_mut().map(|helper| &mut helper.child);
         wait_or_kill(helpers, deadline);
-        self.spawners.end(deadline);
+        self.companions.end(deadline);
         if let Some(store) = self.store {
             store.end(deadline);
+        }
+        if let Some(acme) = self.acme {
+            acme.end(deadline);
         }
         for log in self.log.iter_mut().chain(&mut self.retired_logs) {
             log.end(LOG_EXIT_TIMEOUT);

@@ -211,7 +211,13 @@ impl Acceptor {
             match self.listeners.accept(listener, &context.tracer) {
                 Accepted::Connection(socket, client) => {
                     rejected += 1;
-                    self.refusals.reject_early(context, socket, client);
+                    match context.handshake_timeout_ms(listener) {
+                        None => self.refusals.reject_early(context, socket, client),
+                        Some(_) => {
+                            context.counters.connections_rejected_overload += 1;
+                            Refusals::reset(context, socket);
+                        }
+                    }
                 }
                 Accepted::QueueEmpty => break false,
                 Accepted::Paused => break true,

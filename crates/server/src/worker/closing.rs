@@ -53,6 +53,7 @@ impl Worker {
         for slot in self.context.connections.occupied() {
             let since_ms = self.context.connections.waiting_since_ms(slot);
             self.with_connection(slot, |worker, connection| match since_ms {
+                _ if connection.http2.is_some() => worker.end_http2(connection),
                 Some(since_ms) => worker.end_silent(connection, since_ms),
                 // Its header may have promised that the connection stays open.
                 None if worker.context.drain_idle_ms > 0 => Disposition::Keep,
@@ -146,6 +147,8 @@ impl Worker {
         if matches!(connection.phase, Phase::Exchange(_)) {
             self.router.gateway.abandon(context, &mut connection);
         }
+        context.end_tls(&mut connection);
+        context.forget_handshake(&connection);
         if connection.handed_off {
             // Another process may hold a copy of this socket, so closing ours would not end the
             // connection.
@@ -161,12 +164,27 @@ impl Worker {
             context.pool.leave(connection.token.0);
         }
         context.deadlines.clear(slot);
-        if connection.interest.is_some() {
+        if connection.interest.is_some() && connection.stream.is_none() {
             context.events.forget(connection.socket.as_fd());
+        }
+        let streams = connection
+            .http2
+            .take()
+            .map_or_else(Vec::new, |one| one.streams);
+        if let Some(of) = connection.stream.take() {
+            context.sessions_due.push(of.parent);
+            drop(of);
+            context.counters.http2_streams_closed += 1;
+            return;
         }
         let client = connection.counted_address();
         context.tracer.call(Call::Close, || drop(connection));
         context.counters.connections_closed += 1;
         self.acceptor.on_closed(context, client);
+        for stream in streams {
+            if let Some(slot) = self.context.connections.find(stream) {
+                self.close(slot);
+            }
+        }
     }
 }

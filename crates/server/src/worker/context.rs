@@ -21,10 +21,12 @@ use headway_metrics::{Counters, Snapshot};
 use headway_request::{Entry, Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
+use headway_tls::RECORD_BYTES_MAX;
 
 use super::buffers::BufferRoom;
 use super::log::Log;
 use super::sending::Sender;
+use super::tls::{RAW_BYTES, Tls};
 
 /// The parts of a worker that its stages share.
 pub(super) struct LoopContext {
@@ -57,9 +59,19 @@ pub(super) struct LoopContext {
     pub buffers: BufferRoom,
     /// The buffer into which requests are received; a connection stores only unconsumed input.
     pub scratch: Vec<u8>,
+    /// TLS, if there are listeners that speak it.
+    pub tls: Option<Tls>,
+    /// The buffer into which records are received.
+    pub raw: Vec<u8>,
+    /// The buffer in which records are sealed.
+    pub sealed: Vec<u8>,
+    /// The buffer for messages of the handshake process.
+    pub handshake_buffer: Vec<u8>,
     /// Connections whose write quantum was used up; they run again after the events of the next
     /// iteration.
     pub run_queue: Vec<Token>,
+    /// Connections that speak HTTP/2, and streams of which have sent something or have ended.
+    pub sessions_due: Vec<Token>,
     /// What happens to connections of which a handler has taken a step on its own.
     pub settled: Vec<(Token, Next)>,
     /// Descriptors that accepting holds back for lookups.
@@ -86,6 +98,7 @@ pub(super) struct Opened {
     pub pool: Pool,
     pub sender: Sender,
     pub log: Option<Log>,
+    pub tls: Option<Tls>,
     pub reserve: Reserve,
 }
 
@@ -103,6 +116,11 @@ impl LoopContext {
     pub fn new(config: Box<Config>, control: Control, opened: Opened) -> LoopContext {
         let clock = Clock::monotonic();
         let unix_ms = unix_ms();
+        // A record is opened as a whole.
+        let text_bytes = match opened.tls {
+            Some(_) => RECORD_BYTES_MAX,
+            None => 0,
+        };
         LoopContext {
             control,
             events: opened.events,
@@ -130,8 +148,13 @@ impl LoopContext {
             buffers: BufferRoom::new(&config),
             // Room for a buffered partial header and as much again, so that receiving always makes
             // progress.
-            scratch: vec![0; 2 * config.max_header_bytes],
+            scratch: vec![0; 2 * config.max_header_bytes + text_bytes],
+            raw: vec![0; if opened.tls.is_some() { RAW_BYTES } else { 0 }],
+            sealed: Vec::new(),
+            handshake_buffer: Vec::new(),
+            tls: opened.tls,
             run_queue: Vec::new(),
+            sessions_due: Vec::new(),
             settled: Vec::new(),
             reserve: opened.reserve,
             descriptors_short: false,
@@ -161,6 +184,10 @@ impl LoopContext {
         if connection.interest == Some(interest) {
             return;
         }
+        if connection.stream.is_some() {
+            connection.interest = Some(interest);
+            return;
+        }
         let socket = connection.socket.as_fd();
         let registered = self
             .tracer
@@ -173,6 +200,19 @@ impl LoopContext {
             // Out of memory or watches: this connection's deadline will end it.
             Err(error) => self.notice(format!("cannot watch a connection: {error}")),
         }
+    }
+
+    /// Puts a connection back after a step. What it has received already is handled as if it arrived
+    /// now, since no event tells of it.
+    pub fn put_back(&mut self, slot: usize, mut connection: Box<Connection>) {
+        let reads = matches!(connection.interest, Some(Interest::READ | Interest::BOTH));
+        if reads && connection.has_unread() {
+            self.queue_turn(&mut connection);
+        }
+        if let Some(of) = &connection.stream {
+            self.sessions_due.push(of.parent);
+        }
+        self.connections.put_back(slot, connection, self.now_ms);
     }
 
     /// Watches for a disconnect while a helper works, so that the slot of a client that gives up
@@ -236,6 +276,14 @@ impl LoopContext {
         }
     }
 
+    /// The limits of a request header on this connection.
+    pub fn limits_of(&self, connection: &Connection) -> HeadLimits {
+        HeadLimits {
+            is_secure: connection.is_secure,
+            ..self.limits
+        }
+    }
+
     /// The virtual hosts, shared so that one can be borrowed while the context is used.
     pub fn hosts(&self) -> Rc<VirtualHosts> {
         self.hosts.clone()
@@ -251,7 +299,7 @@ impl LoopContext {
     /// The request with this header, which stands at the start of `received`.
     pub fn make_request(&mut self, head: &Head<'_>, received: &[u8]) -> Box<Request> {
         self.counters.requests_received += 1;
-        let host = self.hosts.find(head.host).root;
+        let host = self.hosts.find_for(head.host, head.target).root;
         let mut request = self.requests.make(head, received, host);
         request.started = self.request_start();
         request

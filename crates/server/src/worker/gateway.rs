@@ -329,8 +329,7 @@ impl Gateway {
             Next::Wait(phase) => connection.phase = phase,
             next => context.settled.push((client, next)),
         }
-        let now_ms = context.now_ms;
-        context.connections.put_back(slot, connection, now_ms);
+        context.put_back(slot, connection);
     }
 
     fn apply_step(
@@ -377,7 +376,7 @@ impl Gateway {
             Some(_) => Gateway::takes_body(exchange),
             None => !exchange.read_closed,
         };
-        let writes = !connection.outgoing.pieces.is_empty();
+        let writes = connection.has_unsent();
         let interest = match (reads, writes) {
             (true, true) => Interest::BOTH,
             (true, false) => Interest::READ,

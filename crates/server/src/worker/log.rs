@@ -58,7 +58,11 @@ impl LoopContext {
                 Some(_) => request.target(),
                 None => &request.first_line,
             },
-            version: head.map_or("", |head| head.version.as_str()),
+            version: match (head, &connection.stream) {
+                (None, _) => "",
+                (Some(_), Some(_)) => "HTTP/2.0",
+                (Some(head), None) => head.version.as_str(),
+            },
             status: outgoing.status,
             bytes: outgoing.sent_bytes.saturating_sub(outgoing.head_bytes),
             referer: head.and_then(|head| head.referer),

@@ -10,6 +10,7 @@ use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Method, Reject, Status};
 use headway_metrics::calls::Call;
 use headway_request::Request;
+use headway_tls::Received;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
@@ -43,6 +44,67 @@ impl LoopContext {
     /// Receives bytes. Returns `None` if there are none now, and an error if the client has closed
     /// or reset the connection.
     pub(super) fn receive_into(
+        &mut self,
+        connection: &mut Connection,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>, ()> {
+        if let Some(of) = &mut connection.stream {
+            return match of.stream.receive(buffer) {
+                headway_http2::Received::Data(count) => Ok(Some(count)),
+                headway_http2::Received::Nothing => Ok(None),
+                headway_http2::Received::Reset => Err(()),
+            };
+        }
+        match connection.tls.is_some() {
+            true => self.receive_records(connection, buffer),
+            false => self.receive_bytes(connection, buffer),
+        }
+    }
+
+    /// Receives from a client that speaks TLS.
+    fn receive_records(
+        &mut self,
+        connection: &mut Connection,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>, ()> {
+        let Some(mut client) = connection.tls.take_if(|client| client.is_open()) else {
+            // It lingers after a handshake that has failed.
+            return self.receive_bytes(connection, buffer);
+        };
+        let mut raw = std::mem::take(&mut self.raw);
+        let kept = client.restore_input(&mut raw);
+        let received = match client.has_input() {
+            true => Ok(Some(0)),
+            false => self.receive_bytes(connection, &mut raw[kept..]),
+        };
+        let opened = match received {
+            Ok(Some(count)) => match client.open(&raw[..kept + count], buffer) {
+                Received::Data(count) => Ok(Some(count)),
+                Received::Nothing => Ok(None),
+                Received::End => Err(()),
+                Received::Failed(_) => {
+                    self.counters.tls_connections_failed += 1;
+                    Err(())
+                }
+            },
+            Ok(None) => {
+                client.keep_input(&raw[..kept]);
+                Ok(None)
+            }
+            Err(()) => Err(()),
+        };
+        self.raw = raw;
+        // An alert, or the answer to new keys. More of a response may wait in front of it.
+        let flushed = headway_send::flush(&mut client, &connection.socket, &self.tracer);
+        connection.tls = Some(client);
+        match flushed {
+            Ok(_) => opened,
+            Err(_) => Err(()),
+        }
+    }
+
+    /// Receives bytes as they are.
+    pub(super) fn receive_bytes(
         &mut self,
         connection: &Connection,
         buffer: &mut [u8],
@@ -80,12 +142,15 @@ impl LoopContext {
     /// send its body without the interim response (RFC 9110, 10.1.1). If the socket accepts only a
     /// part, the connection closes, because the next response would be read as the rest of this
     /// one. An error means that the connection must close.
-    pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), ()> {
+    pub(super) fn send_continue(&mut self, connection: &mut Connection) -> Result<(), ()> {
+        if connection.stream.is_some() {
+            return Ok(());
+        }
         let line = b"HTTP/1.1 100 Continue\r\n\r\n";
-        match headway_send::send_whole(&connection.socket, line, false, &self.tracer) {
+        match self.send_now(connection, line, false) {
             Ok(sent) => {
                 self.counters.sent_bytes += sent as u64;
-                if sent < line.len() {
+                if sent < line.len() || connection.has_unsent() {
                     self.counters.responses_aborted += 1;
                     return Err(());
                 }
@@ -96,6 +161,28 @@ impl LoopContext {
                 self.counters.connections_reset += 1;
                 Err(())
             }
+        }
+    }
+
+    /// As [`peek`](LoopContext::peek), but looks into the records of a client that speaks TLS: one that has
+    /// gone has sent a record before.
+    pub(super) fn look_ahead(&mut self, connection: &mut Connection) -> Result<usize, Errno> {
+        if connection.has_received() {
+            return Ok(1);
+        }
+        if connection.tls.is_none() || connection.stream.is_some() {
+            return self.peek(connection);
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let received = self.receive_into(connection, &mut scratch);
+        if let (Ok(Some(count)), Some(client)) = (received, &mut connection.tls) {
+            client.keep_opened(&scratch[..count]);
+        }
+        self.scratch = scratch;
+        match received {
+            Ok(Some(count)) => Ok(count),
+            Ok(None) => Err(Errno::AGAIN),
+            Err(()) => Ok(0),
         }
     }
 
@@ -120,15 +207,19 @@ impl LoopContext {
 
     /// Whether the client has sent more while something else was waited for.
     pub(super) fn has_unread_input(&self, connection: &Connection) -> bool {
-        connection.may_have_input && self.has_input(connection)
+        connection.has_received() || (connection.may_have_input && self.has_input(connection))
     }
 
     /// Whether the socket has received what was not read yet.
     pub(super) fn has_input(&self, connection: &Connection) -> bool {
-        matches!(self.peek(connection), Ok(1..))
+        connection.has_received() || matches!(self.peek(connection), Ok(1..))
     }
 
-    fn peek(&self, connection: &Connection) -> Result<usize, Errno> {
+    pub(super) fn peek(&self, connection: &Connection) -> Result<usize, Errno> {
+        // What it waits for is found when its client's frames are looked at.
+        if connection.stream.is_some() {
+            return Err(Errno::AGAIN);
+        }
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let peeked = self.tracer.call(Call::Receive, || {
             rustix::net::recv(&connection.socket, &mut [0; 1], flags)
@@ -168,9 +259,16 @@ impl LoopContext {
         connection: &mut Connection,
         unread: bool,
     ) -> Disposition {
+        if let Some(of) = &mut connection.stream {
+            if connection.outgoing.pieces.is_empty() {
+                of.stream.end();
+            }
+            return Disposition::Close;
+        }
         if !unread {
             return Disposition::Close;
         }
+        self.end_tls(connection);
         let _ = self.tracer.call(Call::Shutdown, || {
             rustix::net::shutdown(&connection.socket, Shutdown::Write)
         });

@@ -1,5 +1,5 @@
-//! The handlers of redirects: of directories that were requested without their final slash, and of
-//! locations.
+//! The handlers of redirects: of directories that were requested without their final slash, of
+//! locations, and of requests in the clear to TLS.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -80,5 +80,98 @@ impl Handler for LocationRedirect {
         let response =
             headway_respond::redirect_location(&response_context, redirect, rest, path.query);
         context.start_response(connection, request, response)
+    }
+}
+
+/// Redirects requests in the clear to TLS (`tls-redirect`).
+pub(super) struct TlsRedirect;
+
+/// What proves to a certificate authority that the host is ours (RFC 8555, 8.3): it asks in the clear.
+const ACME_CHALLENGES: &[u8] = b".well-known/acme-challenge/";
+const HTTPS_PORT: u16 = 443;
+
+impl TlsRedirect {
+    /// Whether a request is redirected. One that a trusted proxy has received by TLS is not.
+    pub(super) fn applies(
+        context: &LoopContext,
+        connection: &Connection,
+        request: &Request,
+    ) -> bool {
+        let redirects = context.config.tls.as_ref().is_some_and(|tls| tls.redirects);
+        if !redirects || connection.is_secure || request.redirects > 0 {
+            return false;
+        }
+        let head = request.head.head();
+        let is_challenge = matches!(
+            request.head.path(),
+            Some(Ok(path)) if path.bytes.starts_with(ACME_CHALLENGES)
+        );
+        let parsed = headway_gateway::Request::new(&head, request.head.bytes());
+        let protocol = parsed.values(b"x-forwarded-proto").next();
+        let is_https = protocol.is_some_and(|value| value.eq_ignore_ascii_case(b"https"));
+        !(is_challenge || (connection.has_trusted_sender() && is_https))
+    }
+}
+
+impl Handler for TlsRedirect {
+    type Target = ();
+
+    fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        (): (),
+    ) -> Next {
+        let request = match context.skip_body(connection, request, input) {
+            Continue(request) => request,
+            Break(next) => return next,
+        };
+        connection.keep_alive = context.keeps_alive(connection, &request);
+        let config = &context.config;
+        let tls = config.tls.as_ref();
+        let port = tls.and_then(|tls| config.listen.get(tls.first_listener));
+        let port = port.map_or(HTTPS_PORT, |address| address.port());
+        let head = request.head.head();
+        let (Some(host), Some(Ok(path))) = (head.host.map(name_of), request.head.path()) else {
+            return context.send_error(connection, request, Status::BAD_REQUEST);
+        };
+        let mut authority = host.to_vec();
+        if port != HTTPS_PORT {
+            authority.extend(format!(":{port}").bytes());
+        }
+        let response_context = context.response_context(&head, request.virtual_host, connection);
+        let response = headway_respond::redirect_to_tls(
+            &response_context,
+            &authority,
+            &path.bytes,
+            path.query,
+        );
+        context.start_response(connection, request, response)
+    }
+}
+
+/// The host without its port. An IPv6 address has colons inside its brackets.
+fn name_of(host: &[u8]) -> &[u8] {
+    let end = host.iter().rposition(|byte| matches!(byte, b':' | b']'));
+    match end {
+        Some(at) if host[at] == b':' => &host[..at],
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn port_is_no_part_of_a_name() {
+        for (host, name) in [
+            ("a.example", "a.example"),
+            ("a.example:8080", "a.example"),
+            ("[::1]", "[::1]"),
+            ("[::1]:80", "[::1]"),
+        ] {
+            assert_eq!(super::name_of(host.as_bytes()), name.as_bytes());
+        }
     }
 }

@@ -38,7 +38,7 @@ use super::files::find_target::{NoTarget, Target};
 use super::gateway::Gateway;
 use super::handler::Handler;
 use super::listings::Listings;
-use super::redirect::{DirectoryRedirect, LocationRedirect};
+use super::redirect::{DirectoryRedirect, LocationRedirect, TlsRedirect};
 
 /// The handlers, and the choice between them.
 pub(super) struct Router {
@@ -58,6 +58,9 @@ impl Router {
         request: Box<Request>,
         input: &mut &[u8],
     ) -> Next {
+        if TlsRedirect::applies(context, connection, &request) {
+            return TlsRedirect.start(context, connection, request, input, ());
+        }
         match context.routes.is_empty() {
             true => self.files.start(context, connection, request, input, None),
             false => self.route(context, connection, request, input, None),
@@ -167,7 +170,9 @@ impl Router {
                 context.counters.timeouts_header += 1;
                 let received = std::mem::take(&mut connection.rx_buffer);
                 // What has come since the last line's end has not been parsed yet.
-                if let Parsed::Reject(reject) = headway_http::parse(&received, &context.limits) {
+                if let Parsed::Reject(reject) =
+                    headway_http::parse(&received, &context.limits_of(connection))
+                {
                     return context.reject_input(connection, &received, &reject);
                 }
                 let mut request = Box::new(Request::unparsed(&received));
@@ -183,6 +188,14 @@ impl Router {
                 return Next::Close(None);
             }
             Phase::Linger => return Next::Close(None),
+            Phase::Http2 => {
+                context.counters.timeouts_idle += 1;
+                return Next::Close(None);
+            }
+            Phase::Handshake => {
+                context.counters.timeouts_handshake += 1;
+                return Next::Close(None);
+            }
             Phase::AwaitChunk(_) if connection.outgoing.sent_bytes == 0 => {
                 context.counters.timeouts_send += 1;
                 context.pool.leave(connection.token.0);

@@ -15,7 +15,7 @@ use headway_metrics::Counters;
 use headway_metrics::calls::Call;
 use headway_request::{Outgoing, Request};
 use headway_respond::ResponseContext;
-use headway_send::{ChunkPool, SendContext, SendFiles, SendProgress};
+use headway_send::{ChunkPool, Sealer, SendContext, SendFiles, SendProgress};
 
 use super::Disposition;
 use super::context::LoopContext;
@@ -29,6 +29,10 @@ pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
 /// run queue. The rest waits for the next round, so that a short response does not wait until
 /// hundreds of sockets are full.
 const ROUND_BYTES_MAX: u64 = 4 << 20;
+/// A sealed byte counts as this many bytes, since sealing takes longer.
+const SEALED_WEIGHT: u64 = 8;
+/// The most bytes that one TLS connection sends at a time. Sealing them takes about 0.1 ms.
+const SEALED_QUANTUM_BYTES: u64 = 256 << 10;
 /// Shorter responses are always sent at once.
 const LONG_RESPONSE_BYTES: u64 = 64 << 10;
 
@@ -65,6 +69,19 @@ impl Sender {
     /// From here on long responses may be sent again.
     pub(super) fn begin_round(&mut self) {
         self.round_bytes = 0;
+    }
+
+    /// Whether long responses wait for the next round.
+    pub(super) fn is_round_full(&self) -> bool {
+        self.round_bytes >= ROUND_BYTES_MAX
+    }
+
+    /// Accounts for bytes that were sent in this round.
+    pub(super) fn count_sent(&mut self, bytes: u64, is_sealed: bool) {
+        self.round_bytes += match is_sealed {
+            true => bytes * SEALED_WEIGHT,
+            false => bytes,
+        };
     }
 
     /// Whether files are sent from mappings.
@@ -109,12 +126,13 @@ impl LoopContext {
     /// Sends as much of the response as possible, and nothing of a long one after a full round.
     pub(super) fn transmit_in_round(&mut self, connection: &mut Connection) -> SendProgress {
         let is_long = connection.outgoing.bytes_left() >= LONG_RESPONSE_BYTES;
-        if is_long && self.sender.round_bytes >= ROUND_BYTES_MAX {
+        if is_long && self.sender.is_round_full() {
             return SendProgress::QuantumSpent;
         }
         let before = connection.outgoing.sent_bytes;
         let progress = self.transmit(connection);
-        self.sender.round_bytes += connection.outgoing.sent_bytes - before;
+        let sent = connection.outgoing.sent_bytes - before;
+        self.sender.count_sent(sent, connection.tls.is_some());
         progress
     }
 
@@ -122,16 +140,26 @@ impl LoopContext {
     /// sent: until then it can still be replaced by an error.
     pub(super) fn transmit(&mut self, connection: &mut Connection) -> SendProgress {
         let is_first = connection.outgoing.sent_bytes == 0;
+        let quantum_bytes = match connection.tls {
+            Some(_) => self.config.write_quantum_bytes.min(SEALED_QUANTUM_BYTES),
+            None => self.config.write_quantum_bytes,
+        };
         let mut context = SendContext {
             tracer: &self.tracer,
             residency: &self.residency,
             method: self.config.send,
             now_ms: self.now_ms,
             copies_until_ms: &mut self.sender.copies_until_ms,
+            tls: connection.tls.as_deref_mut().map(|client| Sealer {
+                client,
+                buffer: &mut self.sealed,
+                now_ms: self.now_ms,
+            }),
+            stream: connection.stream.as_mut().map(|of| &mut of.stream),
             was_passed: connection.was_passed,
             chunks: &mut self.sender.chunks,
             write_size_hint: &mut connection.write_size_hint,
-            quantum_bytes: self.config.write_quantum_bytes,
+            quantum_bytes,
             counters: &mut self.counters,
             prefetch: &mut self.sender.prefetch,
             known_resident: None,
@@ -407,6 +435,7 @@ impl LoopContext {
         request: Box<Request>,
     ) -> Next {
         self.counters.responses_aborted += 1;
+        connection.cut_tls();
         if !self.has_input(connection) {
             return Next::Close(Some(request));
         }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use headway_accept::{AddressBoard, Balance, Listeners};
-use headway_config::{Config, HelperBackend, Opening};
+use headway_config::{Config, Handshakes, HelperBackend, Opening, TlsConfig};
 use headway_control::{
     Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
 };
@@ -20,6 +20,7 @@ use headway_metrics::calls::Tracer;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
+use headway_tls::Acceptor as TlsAcceptor;
 use rustix::fs::{Access, access};
 
 use super::acceptor::Acceptor;
@@ -33,6 +34,7 @@ use super::log::Log;
 use super::memory;
 use super::router::Router;
 use super::sending::Sender;
+use super::tls::Tls;
 use super::turn::Turn;
 use super::{CONTROL, HELPER, Worker, helpers};
 use crate::extensions::{Extensions, Research};
@@ -113,6 +115,7 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
         pool: resources.pool,
         sender: resources.sender,
         log: resources.log,
+        tls: resources.tls,
         reserve: listeners.reserve(),
     };
     Worker {
@@ -152,6 +155,7 @@ pub(super) struct Resources {
     pub pool: Pool,
     pub sender: Sender,
     pub log: Option<Log>,
+    pub tls: Option<Tls>,
 }
 
 impl Resources {
@@ -169,6 +173,8 @@ impl Resources {
             shared_counters,
             address_board,
             listeners,
+            first_tls,
+            acceptor,
         } = Passed::new(config, descriptors)?;
         let mut listeners = setup(
             "cannot watch the listeners",
@@ -186,6 +192,10 @@ impl Resources {
             "cannot read the virtual hosts",
             VirtualHosts::open(&config.hosts),
         )?;
+        let hosts = match &config.acme {
+            Some(acme) => hosts.answer_challenges(&acme.hosts),
+            None => hosts,
+        };
         let routes = Routes::new(config);
         let research = extensions.research;
         let applications = EmbeddedApplications::new(&routes, *extensions.applications);
@@ -213,6 +223,7 @@ impl Resources {
             pool,
             sender: Sender::new(config, other),
             log,
+            tls: Tls::new(config, first_tls, acceptor),
         })
     }
 }
@@ -258,11 +269,21 @@ struct Passed {
     shared_counters: Option<SharedLines>,
     address_board: Option<AddressBoard>,
     listeners: Vec<OwnedFd>,
+    /// The number of the first listener that speaks TLS.
+    first_tls: u32,
+    acceptor: Option<TlsAcceptor>,
 }
 
 impl Passed {
     fn new(config: &Config, mut descriptors: StartDescriptors) -> Result<Passed, WorkerError> {
-        let listeners = descriptors.take_all(StartDescriptor::Listener)?;
+        let (all, plain) = (config.listen.len(), config.plain_listeners());
+        let mut take = |wanted: bool, name| match wanted {
+            true => descriptors.take_all(name),
+            false => Ok(Vec::new()),
+        };
+        let mut listeners = take(plain > 0, StartDescriptor::Listener)?;
+        let first_tls = listeners.len() as u32;
+        listeners.extend(take(plain < all, StartDescriptor::TlsListener)?);
         let shared_counters = descriptors
             .take_if(config.is_balanced(), StartDescriptor::SharedCounters)?
             .map(|shared_counters| SharedLines::open(shared_counters).map_err(io::Error::from))
@@ -285,12 +306,22 @@ impl Passed {
             .as_ref()
             .zip(log_socket)
             .map(|(log, socket)| Log::new(log.format.clone(), socket));
+        let is_inline = |tls: &TlsConfig| tls.handshakes == Handshakes::Inline;
+        let is_inline = config.tls.as_ref().is_some_and(is_inline);
+        let settings = descriptors.take_if(is_inline, StartDescriptor::Keys)?;
+        let tickets = descriptors.take_if(is_inline, StartDescriptor::Keys)?;
+        let acceptor = settings
+            .zip(tickets)
+            .map(|(settings, tickets)| headway_tls::process::read_acceptor(settings, tickets));
+        let acceptor = setup("cannot use the certificates", acceptor.transpose())?;
         descriptors.finish()?;
         Ok(Passed {
             log,
             shared_counters,
             address_board,
             listeners,
+            first_tls,
+            acceptor,
         })
     }
 }

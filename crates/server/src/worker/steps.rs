@@ -14,7 +14,7 @@ use headway_http::{Parsed, Status, may_be_decided};
 use headway_request::Request;
 
 use super::context::LoopContext;
-use super::receiving::client_address::NO_PROXY_HEADER;
+use super::receiving::client_address::{NO_PROXY_HEADER, NO_TLS};
 use super::router::Router;
 use super::{Disposition, Worker};
 
@@ -35,8 +35,7 @@ impl Worker {
             return;
         };
         let disposition = step(self, &mut connection);
-        let now_ms = self.context.now_ms;
-        self.context.connections.put_back(slot, connection, now_ms);
+        self.context.put_back(slot, connection);
         if disposition == Disposition::Close {
             self.close(slot);
         }
@@ -46,7 +45,10 @@ impl Worker {
     /// request has usually arrived with it, and then the event mechanism need not know the socket.
     pub(super) fn on_accepted(&mut self, connection: &mut Connection) -> Disposition {
         if self.context.config.research.eager_read {
-            return self.receive(connection);
+            return match connection.phase {
+                Phase::Handshake => self.receive_handshake(connection),
+                _ => self.receive(connection),
+            };
         }
         self.context.watch(connection, Interest::READ);
         Disposition::Keep
@@ -57,6 +59,8 @@ impl Worker {
         let readable = event.readable || event.hangup;
         match &connection.phase {
             Phase::AwaitHead if readable => self.receive(connection),
+            Phase::Handshake => self.on_handshake_event(connection, event),
+            Phase::Http2 => self.on_http2_event(connection, event),
             Phase::AwaitBody(..) if readable => {
                 let next = self.context.receive_body(connection);
                 self.advance(connection, next)
@@ -97,9 +101,16 @@ impl Worker {
                 let buffered = std::mem::take(&mut connection.rx_buffer);
                 self.handle_requests(connection, &buffered)
             }
+            Phase::Http2 => {
+                connection.phase = Phase::Http2;
+                self.receive_frames(connection)
+            }
             other => {
                 connection.phase = other;
-                Disposition::Keep
+                match connection.has_unread() {
+                    true => self.on_event(connection, &Ready::readable(connection.token)),
+                    false => Disposition::Keep,
+                }
             }
         }
     }
@@ -202,6 +213,10 @@ impl Worker {
         let mut scratch = std::mem::take(&mut self.context.scratch);
         let buffered = connection.rx_buffer.len();
         scratch[..buffered].copy_from_slice(&connection.rx_buffer);
+        if matches!(connection.phase, Phase::Http2) {
+            self.context.scratch = scratch;
+            return self.receive_frames(connection);
+        }
         let (context, acceptor) = (&mut self.context, &mut self.acceptor);
         let disposition = match context.receive_into(connection, &mut scratch[buffered..]) {
             Ok(Some(_)) if acceptor.client_has_abandoned(context, connection) => Disposition::Close,
@@ -245,8 +260,26 @@ impl Worker {
         Err(self.advance(connection, next))
     }
 
+    /// Tells a client that speaks no TLS so, if it seems to speak HTTP.
+    pub(super) fn answer_in_the_clear(
+        &mut self,
+        connection: &mut Connection,
+        input: &[u8],
+    ) -> Disposition {
+        if !input.first().is_some_and(u8::is_ascii_uppercase) {
+            return Disposition::Close;
+        }
+        connection.tls = None;
+        let next = self.context.reject_input(connection, input, &NO_TLS);
+        self.advance(connection, next)
+    }
+
     /// Answers the requests in `input` in order, until one has to wait.
-    fn handle_requests(&mut self, connection: &mut Connection, mut input: &[u8]) -> Disposition {
+    pub(super) fn handle_requests(
+        &mut self,
+        connection: &mut Connection,
+        mut input: &[u8],
+    ) -> Disposition {
         if connection.awaits_proxy_header() {
             match self.take_proxy_header(connection, input) {
                 Ok(rest) => input = rest,
@@ -257,8 +290,12 @@ impl Worker {
             if input.is_empty() {
                 return self.context.await_head(connection, input);
             }
+            if let Some(disposition) = self.begin_if_http2(connection, input) {
+                return disposition;
+            }
             connection.forget_client();
-            let (parsed_bytes, limits) = (connection.parsed_bytes as usize, &self.context.limits);
+            let parsed_bytes = connection.parsed_bytes as usize;
+            let limits = &self.context.limits_of(connection);
             if connection.header_partial && !may_be_decided(input, parsed_bytes, limits) {
                 return self.context.await_head(connection, input);
             }
@@ -339,6 +376,11 @@ impl Worker {
                     // If only the server wants to close, more requests may be on their way; after
                     // an internal redirect, the rest of a body that its program did not read.
                     let expects_more = request.head.keeps_alive() || request.redirects > 0;
+                    if let Some(of) = &mut connection.stream {
+                        of.stream.end();
+                        context.finish_response(connection, request);
+                        return Some(Disposition::Close);
+                    }
                     return match context.finish_response(connection, request) {
                         Disposition::Keep => None,
                         Disposition::Close => {

@@ -13,5 +13,7 @@ pub(super) const SPAWNER: u8 = 5;
 pub(super) const DIRECT_PROCESS: u8 = 6;
 /// The token kind of upstream connections.
 pub(super) const UPSTREAM_CONN: u8 = 7;
+/// The token kind of the socket to the handshake process.
+pub(super) const HANDSHAKES: u8 = 9;
 /// The token kind of the socket to the store process.
 pub(super) const STORE: u8 = 8;

@@ -12,7 +12,9 @@ use headway_accept::LISTENER;
 use headway_connection::CONNECTION;
 use headway_metrics::Counters;
 
-use super::tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};
+use super::tokens::{
+    CONTROL, DIRECT_PROCESS, HANDSHAKES, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN,
+};
 
 /// What the loop does in a part of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(super) enum Stage {
     Accept,
     /// Receives requests, looks files up and sends responses.
     Client,
+    /// Takes connections over whose handshake another process has done.
+    Handshake,
     /// Takes the results of helpers, and resumes what waited for them.
     Helper,
     /// Speaks to programs and upstreams.
@@ -42,6 +46,7 @@ impl Stage {
             LISTENER => Stage::Accept,
             CONNECTION => Stage::Client,
             HELPER => Stage::Helper,
+            HANDSHAKES => Stage::Handshake,
             PROGRAM | SPAWNER | DIRECT_PROCESS | UPSTREAM_CONN => Stage::Upstream,
             CONTROL | STORE => Stage::Control,
             _ => Stage::Maintenance,
@@ -86,6 +91,7 @@ impl Turn {
         let longest = [
             (Stage::Accept, &mut counters.loop_longest_accept_us),
             (Stage::Client, &mut counters.loop_longest_client_us),
+            (Stage::Handshake, &mut counters.loop_longest_handshake_us),
             (Stage::Helper, &mut counters.loop_longest_helper_us),
             (Stage::Upstream, &mut counters.loop_longest_upstream_us),
             (Stage::Control, &mut counters.loop_longest_control_us),

@@ -1,10 +1,11 @@
 //! The client's side of a conversation, and the connection of its upstream.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use super::notation::Names;
+use crate::tls::tools::TlsStream;
 
 /// How long a client waits for bytes that are expected.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,19 +17,51 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// A request that every running server answers.
 const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
 
+/// A connection in the clear or by TLS.
+pub trait Wire: Read + Write {
+    fn socket(&self) -> &TcpStream;
+
+    /// Ends the sending side.
+    fn shut(&mut self) -> io::Result<()>;
+}
+
+impl Wire for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+
+    fn shut(&mut self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+impl Wire for TlsStream {
+    fn socket(&self) -> &TcpStream {
+        &self.sock
+    }
+
+    fn shut(&mut self) -> io::Result<()> {
+        self.conn.send_close_notify();
+        self.flush()
+    }
+}
+
 pub struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Wire>,
     ended: bool,
     shut: bool,
+    /// The server has not marked the end, as TLS wants it.
+    pub is_cut: bool,
 }
 
 impl Client {
-    pub fn new(stream: TcpStream) -> Client {
-        stream.set_nodelay(true).expect("set_nodelay");
+    pub fn new(stream: impl Wire + 'static) -> Client {
+        stream.socket().set_nodelay(true).expect("set_nodelay");
         Client {
-            stream,
+            stream: Box::new(stream),
             ended: false,
             shut: false,
+            is_cut: false,
         }
     }
 
@@ -55,7 +88,7 @@ impl Client {
     pub fn shut(&mut self) -> Result<(), String> {
         self.shut = true;
         self.stream
-            .shutdown(Shutdown::Write)
+            .shut()
             .map_err(|error| format!("ending the sending side: {error}"))
     }
 
@@ -74,6 +107,7 @@ impl Client {
             QUIET
         };
         self.stream
+            .socket()
             .set_read_timeout(Some(timeout))
             .map_err(|error| error.to_string())?;
         loop {
@@ -89,6 +123,7 @@ impl Client {
     pub fn unread(&mut self, names: &Names) -> Result<String, String> {
         let mut said = Vec::new();
         self.stream
+            .socket()
             .set_nonblocking(true)
             .map_err(|error| error.to_string())?;
         while !self.ended && self.read(&mut said)? {}
@@ -108,6 +143,10 @@ impl Client {
                 Ok(true)
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                (self.ended, self.is_cut) = (true, true);
                 Ok(false)
             }
             Err(error) => Err(format!("receiving, after {} bytes: {error}", said.len())),
@@ -135,6 +174,7 @@ impl Client {
         self.send(PROBE)?;
         let mut response = Vec::new();
         self.stream
+            .socket()
             .set_read_timeout(Some(TIMEOUT))
             .map_err(|error| error.to_string())?;
         while !self.ended && self.read(&mut response)? {}

@@ -7,11 +7,14 @@ mod tree;
 mod upstream;
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use headway_server::metrics::Snapshot;
 use headway_test_support::skip;
+use rustls::version::TLS13;
 
 use case::{Case, Need, Step};
 use client::Client;
@@ -20,15 +23,35 @@ use tree::Tree;
 use upstream::Upstream;
 
 use crate::support::{Served, config};
+use crate::tls::tools::{Certified, TlsStream, shake_hands, speak, tls_settings};
 
 /// The directory of the cases.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Runs every conversation of a directory; fails with a list of those that differ. With another
-/// preset, whose budgets differ, only the bytes must agree.
-pub fn run_area(area: &str, preset: Option<&str>) {
+/// How conversations are held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way<'a> {
+    /// As they are written.
+    Written,
+    /// With another preset, whose budgets differ: only the bytes must agree.
+    Preset(&'a str),
+    /// By TLS. Calls differ.
+    Tls,
+}
+
+impl<'a> Way<'a> {
+    fn preset(self) -> Option<&'a str> {
+        match self {
+            Way::Preset(preset) => Some(preset),
+            Way::Written | Way::Tls => None,
+        }
+    }
+}
+
+/// Runs every conversation of a directory; fails with a list of those that differ.
+pub fn run_area(area: &str, way: Way<'_>) {
     let only = std::env::var("CONVERSATION").ok();
     let mut failures = Vec::new();
     let mut held = 0;
@@ -39,7 +62,7 @@ pub fn run_area(area: &str, preset: Option<&str>) {
             continue;
         }
         held += 1;
-        match run_case(&path, preset) {
+        match run_case(&path, &name, way) {
             Ok(Verdict::Held) => println!("conversation {name} ... ok"),
             Ok(Verdict::Skipped) => skipped = true,
             Err(difference) => {
@@ -78,15 +101,15 @@ enum Verdict {
     Skipped,
 }
 
-fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
+fn run_case(path: &Path, name: &str, way: Way<'_>) -> Result<Verdict, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let mut case = Case::parse(&text)?;
     if case.needs == Some(Need::User) && rustix::process::geteuid().is_root() {
         return Ok(Verdict::Skipped);
     }
-    let update = std::env::var_os("UPDATE_CONVERSATIONS").is_some() && preset.is_none();
+    let update = std::env::var_os("UPDATE_CONVERSATIONS").is_some() && way == Way::Written;
     let tree = Tree::make(&case.tree).map_err(|error| format!("making the tree: {error}"))?;
-    if let Some(preset) = preset {
+    if let Some(preset) = way.preset() {
         case.config = format!("research.preset = {preset:?}\n{}", case.config);
         case.any_lead = true;
         case.calls.clear();
@@ -98,17 +121,28 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
     let mut upstream = own.contains("{upstream}").then(Upstream::new);
     let address = upstream.as_ref().map(Upstream::address);
     let own = own.replace("{upstream}", address.as_deref().unwrap_or_default());
-    let own = with_quick_start(own, preset);
+    let own = with_quick_start(own, way.preset());
+    let certified = (way == Way::Tls).then(|| over_tls(&mut case, &tree));
+    let own = match &certified {
+        Some(_) => tls_settings(tree.base(), &own),
+        None => own,
+    };
     let mut served = Served::start(config(&tree.root(), &own));
     for warm in &case.warm {
         served.get(warm);
     }
     let names = Names::of(&tree, address);
-    let mut client = Client::new(served.connect());
+    let mut client = match &certified {
+        Some(certified) => Client::new(connect_over_tls(&served, certified)),
+        None => Client::new(served.connect()),
+    };
     let before = accepted(&mut served, case.warm.len() as u64 + 1);
     let spoken = run_conversation(&mut case, &mut client, upstream.as_mut(), &names, update);
     let after = served.snapshot();
     spoken?;
+    if client.is_cut != (way == Way::Tls && CUT.contains(&name)) {
+        return Err(format!("the end is cut: {}", client.is_cut));
+    }
     if let Some(upstream) = upstream {
         upstream.has_no_more(&names)?;
     }
@@ -117,6 +151,51 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
     }
     within_budget(&case, &before, &after)?;
     Ok(Verdict::Held)
+}
+
+/// Conversations whose last response is cut: by TLS their end is not marked.
+const CUT: &[&str] = &["gateway/chunked-ends-early", "gateway/ends-early"];
+
+/// Prepares a case and its tree for TLS.
+fn over_tls(case: &mut Case, tree: &Tree) -> Certified {
+    let certified = Certified::new();
+    certified.write(tree.base());
+    case.calls.clear();
+    for step in &mut case.steps {
+        match step {
+            Step::Send(text) => swap_schemes(text),
+            Step::Forwarded(text) => {
+                for key in ["proto=http", "X-Forwarded-Proto: http"] {
+                    *text = text.replace(&format!("{key}\n"), &format!("{key}s\n"));
+                }
+                *text = text.replace("Referer: http:", "Referer: https:");
+            }
+            _ => {}
+        }
+    }
+    certified
+}
+
+/// Puts the scheme of TLS into request lines that name that of HTTP in the clear, and the other way round.
+fn swap_schemes(text: &mut String) {
+    let swapped = text
+        .split_inclusive('\n')
+        .map(|line| match line.contains(" http://") {
+            true => line.replace(" http://", " https://"),
+            false => line
+                .replace(" https://", " http://")
+                .replace(" HTTPS://", " http://"),
+        });
+    *text = swapped.collect();
+}
+
+/// A client whose handshake is done.
+fn connect_over_tls(served: &Served, certified: &Certified) -> TlsStream {
+    let stream = TcpStream::connect(served.tls_address.expect("TLS")).expect("connect");
+    stream.set_nodelay(true).expect("set_nodelay");
+    let mut stream = speak(stream, Arc::new(certified.clients(&TLS13)));
+    shake_hands(&mut stream);
+    stream
 }
 
 /// The configuration with settings that make the tests fast, where it has no others.

@@ -1,6 +1,6 @@
 //! Runs the conversations of `tests/data` with each preset.
 
-use crate::conversation::{data, run_area};
+use crate::conversation::{Way, data, run_area};
 
 fn hold_all(preset: &str) {
     let areas = std::fs::read_dir(data()).expect("the cases");
@@ -9,7 +9,7 @@ fn hold_all(preset: &str) {
         .collect();
     areas.sort();
     for area in areas {
-        run_area(area.to_str().expect("UTF-8"), Some(preset));
+        run_area(area.to_str().expect("UTF-8"), Way::Preset(preset));
     }
 }
 
@@ -40,7 +40,7 @@ fn new_flash_sends_the_same_responses_as_headway() {
 fn micro_servers_send_the_same_responses_as_headway() {
     for preset in ["accept1", "cm"] {
         for area in ["bodies", "connections", "ranges"] {
-            run_area(area, Some(preset));
+            run_area(area, Way::Preset(preset));
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use headway_control::{Control, Drain, FromWorker, StartDescriptor, ToWorker};
 use headway_embedded::Applications;
 use headway_server::Extensions;
-use headway_server::config::{Config, Environment, Settings};
+use headway_server::config::{Config, Environment, Settings, TlsConfig};
 use headway_server::metrics::Snapshot;
 use headway_server::research::RESEARCH;
 use headway_server::worker_main;
@@ -64,6 +64,8 @@ struct Helpers {
 /// A running worker.
 pub struct Served {
     pub address: SocketAddr,
+    /// Where it speaks TLS, if it does.
+    pub tls_address: Option<SocketAddr>,
     control: Arc<Control>,
     helpers: Arc<Mutex<Helpers>>,
     snapshots: Receiver<Snapshot>,
@@ -101,18 +103,27 @@ impl Served {
         orders: &[ToWorker],
         clients: impl FnOnce(SocketAddr) -> T,
     ) -> (Served, T) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-        // The standard library does not document the backlog that it requests.
-        rustix::net::listen(&listener, config.backlog as i32).expect("listen");
-        listener.set_nonblocking(true).expect("set_nonblocking");
+        let handshakes = config.tls.as_ref().map(handshake_settings);
+        let listener = listen(&config);
+        let secure = handshakes.is_some().then(|| listen(&config));
         let address = listener.local_addr().expect("local_addr");
+        let tls_address = (secure.as_ref()).map(|secure| secure.local_addr().expect("local_addr"));
         let (ours, theirs) = Control::pair().expect("control pair");
+        let mut descriptors = vec![StartDescriptor::Listener];
+        descriptors.extend(secure.as_ref().map(|_| StartDescriptor::TlsListener));
         let start = ToWorker::Start {
             worker: 0,
             config: Box::new(config),
-            descriptors: vec![StartDescriptor::Listener],
+            descriptors,
         };
-        ours.send(&start, &[listener.as_fd()]).expect("start order");
+        let listeners = [Some(&listener), secure.as_ref()];
+        let listeners: Vec<_> = listeners.into_iter().flatten().map(AsFd::as_fd).collect();
+        ours.send(&start, &listeners).expect("start order");
+        if let Some(settings) = handshakes {
+            let socket = start_handshakes(settings);
+            ours.send(&ToWorker::Handshakes, &[socket.as_fd()])
+                .expect("the handshake process");
+        }
         for order in orders {
             ours.send(order, &[]).expect("order");
         }
@@ -128,6 +139,7 @@ impl Served {
         };
         let served = Served {
             address,
+            tls_address,
             control,
             helpers,
             snapshots,
@@ -169,6 +181,17 @@ impl Served {
     /// Sends the worker an order of its master.
     pub fn order(&self, order: &ToWorker) {
         self.control.send(order, &[]).expect("order");
+    }
+
+    /// Replaces the handshake process: the test acts as it.
+    pub fn take_handshakes(&mut self) -> OwnedFd {
+        let (ours, theirs) = headway_os::fd_passing::pair().expect("a pair");
+        self.control
+            .send(&ToWorker::Handshakes, &[ours.as_fd()])
+            .expect("order");
+        // Its answer comes after that.
+        self.snapshot();
+        theirs
     }
 
     /// Asks the worker for a snapshot.
@@ -245,6 +268,42 @@ impl Drop for Served {
             );
         }
     }
+}
+
+fn listen(config: &Config) -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    // The standard library does not document the backlog that it requests.
+    rustix::net::listen(&listener, config.backlog as i32).expect("listen");
+    listener.set_nonblocking(true).expect("set_nonblocking");
+    listener
+}
+
+fn handshake_settings(tls: &TlsConfig) -> headway_tls::Settings {
+    let read = |path: &Path| std::fs::read(path).expect("a certificate and its key");
+    let identities = tls.identities.iter().map(|files| headway_tls::Identity {
+        certificate: read(&files.certificate),
+        key: read(&files.key),
+    });
+    headway_tls::Settings {
+        identities: identities.collect(),
+        only_13: tls.only_13,
+        protocols: vec![b"http/1.1".to_vec()],
+        client_authorities: Vec::new(),
+        client_may_be_unknown: false,
+    }
+}
+
+/// Does handshakes in a thread, and returns the worker's end.
+fn start_handshakes(settings: headway_tls::Settings) -> OwnedFd {
+    let (ours, theirs) = headway_os::fd_passing::pair().expect("a pair");
+    let tickets = headway_tls::TicketSecret::random();
+    let sealed = [
+        headway_tls::process::sealed(&settings).expect("a memfd"),
+        headway_tls::process::sealed(&tickets).expect("a memfd"),
+    ];
+    headway_tls::process::start(&ours, &sealed).expect("the first message");
+    std::thread::spawn(move || headway_tls::process::handshake_main(theirs));
+    ours
 }
 
 /// Gives the worker the helpers it requests, and passes its snapshots on.

@@ -14,6 +14,7 @@ use headway_accept::Accepted;
 use headway_connection::Connection;
 use headway_control::Drain;
 
+use super::refusals::Refusals;
 use super::{Acceptor, NO_DEADLINE_MS};
 use crate::worker::context::LoopContext;
 
@@ -107,7 +108,7 @@ impl Acceptor {
             batch.end = match self.listeners.accept(batch.listener, &context.tracer) {
                 Accepted::Connection(socket, client) => {
                     batch.taken += 1;
-                    match self.register(context, socket, client) {
+                    match self.register(context, batch.listener, socket, client) {
                         Some(slot) => return Some(slot),
                         None => continue,
                     }
@@ -140,26 +141,37 @@ impl Acceptor {
     fn register(
         &mut self,
         context: &mut LoopContext,
+        listener: u32,
         socket: OwnedFd,
         client: SocketAddr,
     ) -> Option<usize> {
+        let handshake_ms = context.handshake_timeout_ms(listener);
         let proxies = &context.config.proxies;
         let is_proxy = !proxies.networks.is_empty() && proxies.networks.contains(client.ip());
         let awaits_header = is_proxy && proxies.proxy_protocol;
         if !is_proxy && !self.addresses.enter(client.ip()) {
-            self.refusals.reject_address(context, socket, client);
+            match handshake_ms {
+                None => self.refusals.reject_address(context, socket, client),
+                Some(_) => {
+                    context.counters.connections_rejected_per_address += 1;
+                    Refusals::reset(context, socket);
+                }
+            }
             return None;
         }
         context.counters.connections_accepted += 1;
         let slot = context.connections.insert(|token| {
             let mut connection = Connection::new(socket, client, token);
+            if handshake_ms.is_some() {
+                connection.begin_tls();
+            }
             if is_proxy {
                 connection.come_from_proxy(awaits_header);
             }
             connection
         });
-        let deadline_ms = context.now_ms + context.config.header_timeout_ms;
-        context.deadlines.set(slot, deadline_ms);
+        let first_ms = handshake_ms.unwrap_or(context.config.header_timeout_ms);
+        context.deadlines.set(slot, context.now_ms + first_ms);
         let open = context.connections.count() as u64;
         context.counters.connections_at_accept.record(open);
         if let Some(balance) = &self.balance {

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use headway_admission::retry_after_s;
@@ -31,7 +32,7 @@ const KEPT_MAX: usize = 64;
 
 /// The rejected connections that are kept, and until when; the oldest first.
 #[derive(Default)]
-pub(super) struct Refusals(VecDeque<(u64, OwnedFd)>);
+pub(super) struct Refusals(VecDeque<(u64, Rc<OwnedFd>)>);
 
 impl Refusals {
     pub(super) fn is_empty(&self) -> bool {
@@ -54,19 +55,24 @@ impl Refusals {
         context.counters.connections_rejected_overload += 1;
         match context.config.early_reject {
             EarlyReject::Reset => {
-                // Closing with a linger time of zero sends a reset (socket(7)): no response,
-                // nothing left behind. If setting it fails, the client sees an orderly close
-                // instead.
-                let _ = context.tracer.call(Call::SocketOption, || {
-                    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
-                });
-                context.tracer.call(Call::Close, || drop(socket));
+                Refusals::reset(context, socket);
             }
             EarlyReject::Status | EarlyReject::Off => {
                 let again_s = retry_after_s(context.counters.connections_rejected_overload);
                 self.answer_unavailable(context, socket, client, again_s);
             }
         }
+    }
+
+    /// Rejects a connection without an answer, as where the client speaks TLS and could read none.
+    ///
+    /// Closing with a linger time of zero sends a reset (socket(7)): no response, nothing left behind. If
+    /// setting it fails, the client sees an orderly close instead.
+    pub(super) fn reset(context: &mut LoopContext, socket: OwnedFd) {
+        let _ = context.tracer.call(Call::SocketOption, || {
+            sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
+        });
+        context.tracer.call(Call::Close, || drop(socket));
     }
 
     /// Rejects a connection of an address that is at its limit.

@@ -263,9 +263,9 @@ fn send_cached(
         return Some(send_stored(context, connection, &response));
     }
     let response = &cached_response.bytes[cached_response.start..];
-    let (socket, more) = (&connection.socket, holds_a_head(input));
+    let more = holds_a_head(input);
     let sent = match context.config.research.eager_write {
-        true => headway_send::send_whole(socket, response, more, &context.tracer),
+        true => context.send_now(connection, response, more),
         // Without eager writes the event mechanism reports first that the socket is writable.
         false => Err(Errno::AGAIN),
     };
@@ -281,7 +281,10 @@ fn send_cached(
     let outgoing = &mut connection.outgoing;
     outgoing.sent_bytes = sent as u64;
     if sent == response.len() {
-        return Some(SendProgress::Finished);
+        return Some(match connection.has_unsent() {
+            true => SendProgress::SocketFull,
+            false => SendProgress::Finished,
+        });
     }
     let rest = cached_response.start + sent..cached_response.bytes.len();
     outgoing

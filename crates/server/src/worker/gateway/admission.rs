@@ -147,7 +147,7 @@ impl Gateway {
     /// Sends `100 Continue` once the body is certainly wanted.
     pub(super) fn continue_if_expected(
         context: &mut LoopContext,
-        connection: &Connection,
+        connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !std::mem::take(&mut exchange.upload.expects_continue) {

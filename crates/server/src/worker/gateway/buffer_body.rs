@@ -361,6 +361,9 @@ fn cannot_complete(connection: &Connection) -> bool {
     let Phase::Exchange(exchange) = &connection.phase else {
         return false;
     };
+    if connection.has_received() || connection.stream.is_some() {
+        return false;
+    }
     let unread = rustix::io::ioctl_fionread(&connection.socket).unwrap_or(0);
     let body = exchange.upload.body.as_ref();
     body.is_some_and(|body| exchange.upload.held && unread < body.left_bytes_min())

@@ -215,6 +215,10 @@ impl Gateway {
         exchange: &mut Exchange,
         slot: usize,
     ) -> Result<bool, Status> {
+        // There is no socket that carries its response alone.
+        if connection.stream.is_some() && self.direct.get(slot).is_some_and(|one| !one.piped) {
+            return Err(Status::NOT_IMPLEMENTED);
+        }
         let head = exchange.request.head.head();
         let variables = Gateway::describe(context, connection, exchange);
         let variables = variables.ok_or(Status::INTERNAL_SERVER_ERROR)?;

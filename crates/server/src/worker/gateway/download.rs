@@ -267,8 +267,7 @@ impl Gateway {
         body: Vec<u8>,
     ) -> ExchangeStep {
         let waits = exchange.download.frame.is_some()
-            && !(connection.outgoing.pieces.is_empty()
-                && exchange.download.response_buffer.is_empty());
+            && (connection.has_unsent() || !exchange.download.response_buffer.is_empty());
         if let Some(response) = exchange.download.response.take() {
             Gateway::write_response_head(context, connection, exchange, response, body.len());
         }
@@ -331,7 +330,7 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         loop {
-            if !connection.outgoing.pieces.is_empty() {
+            if connection.has_unsent() {
                 match self.send_some(context, connection, exchange) {
                     SendProgress::Finished => {}
                     SendProgress::SocketFull | SendProgress::QuantumSpent => break,
@@ -345,7 +344,7 @@ impl Gateway {
             }
         }
         let download = &exchange.download;
-        let all_sent = connection.outgoing.pieces.is_empty() && download.response_buffer.is_empty();
+        let all_sent = !connection.has_unsent() && download.response_buffer.is_empty();
         if download.ended && download.frame.is_some() && all_sent {
             return Break(ExchangeEnd::Done);
         }

@@ -225,7 +225,7 @@ impl Gateway {
     }
 
     fn waiting_for(connection: &Connection, exchange: &Exchange) -> WaitingFor {
-        if !connection.outgoing.pieces.is_empty() {
+        if connection.has_unsent() {
             return WaitingFor::ClientRead;
         }
         match exchange.stage {
@@ -251,7 +251,7 @@ impl Gateway {
         connection: &Connection,
         exchange: &mut Exchange,
     ) {
-        if connection.outgoing.pieces.is_empty() {
+        if !connection.has_unsent() {
             Gateway::renew_deadline(context, connection, exchange);
         }
     }

@@ -128,6 +128,7 @@ impl Gateway {
             remote: connection.client,
             sender: connection.sender(),
             is_trusted: connection.has_trusted_sender(),
+            is_tls: connection.is_secure,
         })
     }
 

@@ -35,7 +35,7 @@ impl Gateway {
         exchange: &mut Exchange,
     ) {
         let response_buffer = &exchange.download.response_buffer;
-        let idle = connection.outgoing.pieces.is_empty() && response_buffer.is_empty();
+        let idle = !connection.has_unsent() && response_buffer.is_empty();
         exchange.download.wanted = idle || Gateway::has_room(context, exchange);
     }
 
@@ -124,7 +124,7 @@ impl Gateway {
                 return Break(ExchangeEnd::Fail(status_of(*failure)));
             }
         }
-        if connection.outgoing.pieces.is_empty() {
+        if !connection.has_unsent() {
             return self.send_response(context, connection, exchange);
         }
         Gateway::spool_response(context, connection, exchange);

@@ -223,7 +223,7 @@ impl Gateway {
             return Continue(());
         };
         let client_done = upgraded.client_ended && exchange.upload.remaining().is_empty();
-        let upstream_done = upgraded.upstream_ended && connection.outgoing.pieces.is_empty();
+        let upstream_done = upgraded.upstream_ended && !connection.has_unsent();
         if upstream_done && (client_done || upgraded.write_closed) {
             return Break(ExchangeEnd::Done);
         }
@@ -234,6 +234,7 @@ impl Gateway {
             });
         }
         if upstream_done && !std::mem::replace(&mut upgraded.client_shut_down, true) {
+            context.end_tls(connection);
             let _ = context.tracer.call(Call::Shutdown, || {
                 rustix::net::shutdown(&connection.socket, Shutdown::Write)
             });

@@ -10,7 +10,6 @@ use headway_http::Status;
 use headway_http::chunked::DrainProgress;
 use headway_metrics::calls::Call;
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
 use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::worker::buffers::Lack;
@@ -46,20 +45,13 @@ impl Gateway {
         if exchange.read_closed {
             return Continue(());
         }
-        let peeked = context.tracer.call(Call::Receive, || {
-            rustix::net::recv(
-                &connection.socket,
-                &mut [0; 1],
-                RecvFlags::PEEK | RecvFlags::DONTWAIT,
-            )
-        });
-        match peeked {
+        match context.look_ahead(connection) {
             Err(Errno::AGAIN | Errno::INTR) => Continue(()),
-            Ok((1.., _)) => {
+            Ok(1..) => {
                 exchange.read_closed = true;
                 Continue(())
             }
-            Ok((0, _)) if Gateway::answers_half_closed(context, exchange) => {
+            Ok(0) if Gateway::answers_half_closed(context, exchange) => {
                 exchange.read_closed = true;
                 Continue(())
             }

@@ -20,6 +20,14 @@ pub(in crate::worker) const NO_PROXY_HEADER: Reject = Reject {
     close: true,
 };
 
+/// The answer to a client that speaks HTTP where TLS is spoken.
+pub(in crate::worker) const NO_TLS: Reject = Reject {
+    status: Status::BAD_REQUEST,
+    reason: "HTTP without TLS",
+    kind: RejectKind::Syntax,
+    close: true,
+};
+
 impl LoopContext {
     /// Reads the PROXY header at the start of a connection, and learns the client from it.
     pub(in crate::worker) fn read_preface(

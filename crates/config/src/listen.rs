@@ -1,0 +1,58 @@
+//! The addresses to listen on: those of plain HTTP (`listen`), then those of TLS (`tls-listen`).
+
+use std::net::SocketAddr;
+use toml::Spanned;
+
+use super::check::overlap;
+use super::error::Findings;
+use super::settings::Settings;
+use super::units::{ListenAddress, OneOrMany};
+
+const LISTENERS_MAX: usize = 64;
+
+/// Returns all addresses, and the place of the first one that speaks TLS.
+pub(super) fn listen(from: &Settings, to: &mut Findings<'_>) -> (Vec<SocketAddr>, usize) {
+    let mut all = Vec::new();
+    match &from.listen {
+        Some(item) => add("listen", item, &mut all, to),
+        // A server may speak TLS only.
+        None if from.tls_listen.is_some() => {}
+        None => all.push(SocketAddr::from(([127, 0, 0, 1], 8080))),
+    }
+    let first_tls = all.len();
+    if let Some(item) = &from.tls_listen {
+        add("tls-listen", item, &mut all, to);
+    }
+    (all, first_tls)
+}
+
+/// Adds the addresses of a key to those before.
+fn add(
+    key: &str,
+    item: &Spanned<OneOrMany<ListenAddress>>,
+    all: &mut Vec<SocketAddr>,
+    to: &mut Findings<'_>,
+) {
+    let position = || Some(item.span());
+    let addresses = &item.get_ref().0;
+    if addresses.is_empty() {
+        to.usage_error(key, position(), "at least one address is needed".into());
+    }
+    for ListenAddress(address) in addresses {
+        if let Some(other) = all.iter().find(|other| overlap(**other, *address)) {
+            let problem = match other == address {
+                true => format!("{address} is listed twice"),
+                false => format!("{address} and {other} overlap"),
+            };
+            to.usage_error(key, position(), problem);
+        }
+        all.push(*address);
+    }
+    if all.len() > LISTENERS_MAX {
+        let problem = format!(
+            "{} addresses; at most {LISTENERS_MAX} are allowed",
+            all.len()
+        );
+        to.usage_error(key, position(), problem);
+    }
+}

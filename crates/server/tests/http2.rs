@@ -1,0 +1,8 @@
+//! A whole server whose clients speak HTTP/2: by the crate h2, or by frames made by hand.
+
+mod client;
+mod floods;
+mod handlers;
+mod limits;
+mod serving;
+mod streams;

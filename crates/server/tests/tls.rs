@@ -1,0 +1,11 @@
+//! A whole server whose clients speak TLS: by rustls over sockets of the standard library.
+//!
+//! No test judges speed. Certificates are made by each test.
+
+mod bodies;
+mod channel;
+mod faults;
+mod secrets;
+mod serving;
+mod sessions;
+pub mod tools;

@@ -1,0 +1,238 @@
+//! What fails or waits: the handshake process dies or stops, clients stall or speak something else.
+
+use std::io::{Read, Write};
+
+use headway_test_support::is_running;
+use rustix::process::Signal;
+use rustls::version::{TLS12, TLS13};
+
+use super::tools::*;
+use crate::site::*;
+
+const PROCESS: &str = "serve-handshakes";
+
+fn text(stream: &mut impl Read) -> String {
+    String::from_utf8_lossy(&rest(stream).0).into_owned()
+}
+
+#[test]
+fn established_connections_go_on_when_the_handshake_process_dies() {
+    let secured = Secured::start("");
+    let mut established = VERSIONS.map(|version| secured.connect(version));
+    for stream in &mut established {
+        ask(stream, "/file.txt");
+    }
+    let before = secured.process(PROCESS);
+    let mut begun = VERSIONS.map(|version| secured.connect(version));
+    for stream in &mut begun {
+        begin(stream);
+        stream.sock.read_exact(&mut [0]).unwrap();
+    }
+    // What it has said so far belongs to no handshake yet.
+    let mut half = secured.connect_tcp();
+    let hello = hello(&secured);
+    send(&mut half, &hello[..100]);
+    signal(before, Signal::KILL);
+    for stream in &mut begun {
+        rest(&mut stream.sock);
+    }
+    for stream in &mut established {
+        assert_eq!(ask(stream, "/file.txt").text(), "a file\n");
+    }
+    // It waits for the next process.
+    assert_eq!(secured.get("/file.txt").text(), "a file\n");
+    send(&mut half, &hello[100..]);
+    half.read_exact(&mut [0]).unwrap();
+    assert_ne!(secured.process(PROCESS), before);
+    assert_eq!(secured.counter("tls_handshakes_failed"), 2);
+    let master = secured.server.status()["master"].clone();
+    assert_eq!(master["handshake_process_deaths"], 1, "{master}");
+    is_well_over_tls(&secured);
+    drop((established, half));
+    let printed = secured.server.stop();
+    assert!(
+        printed.contains("handshake process of worker 0 ended"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn handshakes_time_out_while_the_handshake_process_is_stopped() {
+    let secured = Secured::start("tls-handshake-timeout = \"300ms\"");
+    let mut established = secured.connect(&TLS13);
+    ask(&mut established, "/file.txt");
+    let process = secured.process(PROCESS);
+    signal(process, Signal::STOP);
+    for version in VERSIONS {
+        let mut stream = secured.connect(version);
+        begin(&mut stream);
+        assert_eq!(rest(&mut stream.sock), (Vec::new(), true));
+        assert_eq!(ask(&mut established, "/file.txt").text(), "a file\n");
+    }
+    assert_eq!(secured.counter("timeouts_handshake"), 2);
+    signal(process, Signal::CONT);
+    let restarted = secured.connect(&TLS12);
+    drop(restarted);
+    is_well_over_tls(&secured);
+    assert_eq!(secured.process(PROCESS), process);
+}
+
+/// More than a process gets at a time.
+const CROWD: usize = 300;
+
+#[test]
+fn crowd_is_served_when_a_stopped_handshake_process_goes_on() {
+    let secured = Secured::start("");
+    let process = secured.process(PROCESS);
+    signal(process, Signal::STOP);
+    let version = |at| VERSIONS[at % 2];
+    let mut crowd: Vec<_> = (0..CROWD).map(|at| secured.connect(version(at))).collect();
+    crowd.iter_mut().for_each(begin);
+    // Some give up while they wait.
+    for at in (0..CROWD).rev().step_by(10) {
+        crowd.remove(at);
+    }
+    secured.server.wait_for("the crowd", |_| {
+        secured.counter("connections_accepted") == CROWD as u64
+    });
+    assert_eq!(secured.counter("tls_handshakes_full"), 0);
+    signal(process, Signal::CONT);
+    for stream in &mut crowd {
+        assert_eq!(ask(stream, "/file.txt").text(), "a file\n");
+    }
+    assert_eq!(secured.counter("timeouts_handshake"), 0);
+    is_well_over_tls(&secured);
+}
+
+#[test]
+fn crowd_is_served_when_the_handshake_process_dies_while_it_waits() {
+    let secured = Secured::start("");
+    let process = secured.process(PROCESS);
+    signal(process, Signal::STOP);
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| secured.connect(&TLS13)).collect();
+    crowd.iter_mut().for_each(begin);
+    secured.server.wait_for("the crowd", |_| {
+        secured.counter("connections_accepted") == CROWD as u64
+    });
+    signal(process, Signal::KILL);
+    // Those whose records it had are lost.
+    let mut served = 0;
+    for stream in &mut crowd {
+        stream.write_all(request("/file.txt").as_bytes()).ok();
+        let response = receive(stream);
+        served += usize::from(response.is_ok_and(|response| response.status == 200));
+    }
+    assert_eq!(served, CROWD - 64);
+    assert_eq!(secured.counter("tls_handshakes_failed"), 64);
+    is_well_over_tls(&secured);
+}
+
+#[test]
+fn worker_that_dies_during_handshakes_is_replaced_with_its_handshake_process() {
+    let secured = Secured::start("");
+    let (worker, process) = (secured.process("serve-worker"), secured.process(PROCESS));
+    signal(process, Signal::STOP);
+    let mut begun: Vec<_> = (0..10).map(|_| secured.connect(&TLS13)).collect();
+    begun.iter_mut().for_each(begin);
+    secured.server.wait_for("the handshakes", |_| {
+        secured.counter("connections_accepted") == 10
+    });
+    signal(worker, Signal::KILL);
+    for stream in &mut begun {
+        rest(&mut stream.sock);
+    }
+    // It waits for the next worker.
+    assert_eq!(secured.get("/file.txt").text(), "a file\n");
+    signal(process, Signal::CONT);
+    headway_test_support::wait_until("the process ends", || !is_running(process));
+    assert_eq!(secured.get("/file.txt").text(), "a file\n");
+    assert_eq!(secured.server.children(PROCESS).len(), 1);
+    let printed = secured.server.stop();
+    assert!(!printed.contains("handshake process"), "{printed}");
+}
+
+#[test]
+fn stalled_handshake_is_closed_and_counted() {
+    for handshakes in ["process", "inline"] {
+        let secured = Secured::start(&format!(
+            "tls-handshake-timeout = \"300ms\"\ntls-handshakes = \"{handshakes}\""
+        ));
+        let hello = hello(&secured);
+        let lengths = [0, 1, 5, hello.len() / 2, hello.len()];
+        let mut stalled = lengths.map(|sent| {
+            let mut stream = secured.connect_tcp();
+            send(&mut stream, &hello[..sent]);
+            stream
+        });
+        for (sent, stream) in lengths.iter().zip(&mut stalled) {
+            let (answer, _) = rest(stream);
+            assert_eq!(answer.is_empty(), *sent < hello.len(), "{sent}");
+        }
+        assert_eq!(secured.counter("timeouts_handshake"), 5);
+        let metrics = headway_test_support::server::get(&secured.server.status, "/metrics").2;
+        assert!(
+            metrics.contains("headway_timeouts_total{stage=\"handshake\"} 5\n"),
+            "{metrics}"
+        );
+        is_well_over_tls(&secured);
+    }
+}
+
+#[test]
+fn handshake_byte_by_byte_succeeds() {
+    for handshakes in ["process", "inline"] {
+        let secured = Secured::start(&format!("tls-handshakes = \"{handshakes}\""));
+        for version in VERSIONS {
+            let mut stream = secured.connect(version);
+            while stream.conn.is_handshaking() {
+                let mut bytes = Vec::new();
+                while stream.conn.wants_write() {
+                    stream.conn.write_tls(&mut bytes).unwrap();
+                }
+                for byte in bytes {
+                    send(&mut stream.sock, [byte]);
+                }
+                if stream.conn.is_handshaking() {
+                    stream.conn.read_tls(&mut stream.sock).unwrap();
+                    stream.conn.process_new_packets().unwrap();
+                }
+            }
+            assert_eq!(ask(&mut stream, "/file.txt").text(), "a file\n");
+        }
+        is_well_over_tls(&secured);
+    }
+}
+
+#[test]
+fn http_in_the_clear_is_answered_400_where_tls_is_spoken() {
+    for handshakes in ["process", "inline"] {
+        let secured = Secured::start(&format!("tls-handshakes = \"{handshakes}\""));
+        let mut stream = secured.connect_tcp();
+        send(&mut stream, request("/file.txt"));
+        assert_eq!(receive(&mut stream).unwrap().status, 400);
+        assert_eq!(rest(&mut stream), (Vec::new(), true));
+        let hello = hello(&secured);
+        // Other protocols, and what is no record behind one that is.
+        let mut behind = hello.clone();
+        behind.extend(b"GET / HTTP/1.1\r\n\r\n");
+        let long = [&[22, 3, 1, 0x48, 1][..], &[0; 40]].concat();
+        for garbage in [b"\0\0\0\0\x16", b"get /", &long[..], &[0x80, 0x2e, 1, 3, 1]] {
+            let mut stream = secured.connect_tcp();
+            send(&mut stream, garbage);
+            assert_eq!(rest(&mut stream).0, b"", "{garbage:?}");
+        }
+        let mut stream = secured.connect_tcp();
+        send(&mut stream, behind);
+        assert!(!text(&mut stream).contains("HTTP/1.1"));
+        is_well_over_tls(&secured);
+    }
+}
+
+#[test]
+fn tls_is_answered_400_where_http_is_spoken_in_the_clear() {
+    let secured = Secured::start("");
+    let mut stream = secured.server.connect();
+    send(&mut stream, hello(&secured));
+    assert_eq!(receive(&mut stream).unwrap().status, 400);
+    is_well_over_tls(&secured);
+}

@@ -1,0 +1,36 @@
+//! TLS 1.2 and 1.3 for a server whose event loop never computes for long.
+//!
+//! A handshake takes 0.1 to 5 ms of computing, and needs the private key. So
+//! [`process`] does handshakes in a process of its own, which alone has the keys; [`Handshake`] is
+//! one of them, by rustls. When it is done, the worker gets the traffic secrets ([`Established`]) and
+//! from then on opens and seals records by itself ([`Records`]). [`Client`] is what a connection
+//! keeps of all that.
+//!
+//! Sources: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2), RFC 5288 and RFC 7905 (its ciphers), RFC 6066
+//! (server names), RFC 7301 (ALPN).
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+#![deny(clippy::unused_self)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
+
+mod client;
+mod established;
+mod handshake;
+mod identity;
+mod keys;
+pub mod process;
+mod record;
+mod records;
+mod tickets;
+pub mod wire;
+
+pub use client::{Client, Received, Stage};
+pub use established::{Cipher, Direction, Established};
+pub use handshake::{Acceptor, Handshake, Settings, Step};
+pub use identity::{Identity, IdentityError};
+pub use record::{HEADER_BYTES, PLAINTEXT_BYTES_MAX, RECORD_BYTES_MAX, Splitter, alert};
+pub use records::{Opened, Records, Violation};
+pub use tickets::TicketSecret;

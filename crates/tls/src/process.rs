@@ -1,0 +1,188 @@
+//! The handshake process of a worker: it alone has the private keys, and computes as long as it takes.
+//!
+//! It handles one message after the other. While it computes for one client, others wait here and not
+//! in the worker.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use headway_os::codec::{Field, Version, decode};
+use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::{Errno, IoSlice};
+
+use crate::handshake::{Acceptor, Handshake, Settings, Step};
+use crate::tickets::TicketSecret;
+use crate::wire::{Answer, MESSAGE_BYTES_MAX, Order, encode};
+
+/// Handshakes at a time: the worker has fewer.
+const HANDSHAKES_MAX: usize = 1 << 14;
+
+/// A message in a memfd that nobody can change.
+///
+/// # Errors
+/// Those of memfd_create(2) and write(2).
+pub fn sealed<'b>(message: &impl Field<'b>) -> io::Result<OwnedFd> {
+    let mut bytes = Vec::new();
+    message.write(&mut bytes);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(memfd_create(c"headway-keys", flags)?);
+    file.write_all(&bytes)?;
+    fcntl_add_seals(
+        &file,
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW,
+    )?;
+    Ok(file.into())
+}
+
+/// Gives a handshake process its keys, through the end of its worker, which never sees them. The
+/// descriptors are those of [`read_acceptor`].
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn start(workers_end: &OwnedFd, descriptors: &[OwnedFd; 2]) -> io::Result<()> {
+    let mut message = Vec::new();
+    encode(&Order::Start { version: Version }, &mut message);
+    let parts = [IoSlice::new(&message)];
+    let descriptors = descriptors.each_ref().map(AsFd::as_fd);
+    match send_with_descriptors(workers_end, &parts, &descriptors, Wait::Never)? {
+        Some(_) => Ok(()),
+        None => Err(Errno::AGAIN.into()),
+    }
+}
+
+/// Makes what begins handshakes, from [sealed] [`Settings`] and a sealed `Option<TicketSecret>`.
+///
+/// # Errors
+/// If they cannot be read or used.
+pub fn read_acceptor(settings: OwnedFd, tickets: OwnedFd) -> io::Result<Acceptor> {
+    let (settings, tickets) = (contents(settings)?, contents(tickets)?);
+    let settings: Settings = decode(&settings).map_err(io::Error::other)?;
+    let tickets: Option<TicketSecret> = decode(&tickets).map_err(io::Error::other)?;
+    Acceptor::new(settings, tickets).map_err(io::Error::other)
+}
+
+/// Several processes share the descriptor's offset, so it is not used.
+fn contents(memory: OwnedFd) -> io::Result<Vec<u8>> {
+    let file = File::from(memory);
+    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Runs a handshake process on its socket until the worker closes it.
+///
+/// # Errors
+/// A broken socket, a malformed message, or settings that cannot be used.
+pub fn handshake_main(socket: OwnedFd) -> io::Result<()> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let Some(acceptor) = receive_start(&socket, &mut buffer)? else {
+        return Ok(());
+    };
+    let mut process = Process {
+        acceptor,
+        handshakes: HashMap::new(),
+        output: Vec::new(),
+        message: Vec::new(),
+    };
+    while let Some((length, _)) = receive(&socket, &mut buffer, 0)? {
+        match decode(&buffer[..length]).map_err(io::Error::other)? {
+            Order::Feed { token, records } => process.feed(&socket, token, records)?,
+            Order::Forget { token } => drop(process.handshakes.remove(&token)),
+            Order::Start { .. } => return Err(io::Error::other("a second start")),
+        }
+    }
+    Ok(())
+}
+
+fn receive_start(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<Acceptor>> {
+    let Some((length, mut descriptors)) = receive(socket, buffer, 2)? else {
+        return Ok(None);
+    };
+    let order = decode(&buffer[..length]).map_err(io::Error::other)?;
+    match (order, descriptors.pop(), descriptors.pop()) {
+        (Order::Start { .. }, Some(tickets), Some(settings)) => {
+            read_acceptor(settings, tickets).map(Some)
+        }
+        _ => Err(io::Error::other("the first message is not the start")),
+    }
+}
+
+/// `None` at the end.
+fn receive(
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+    descriptors_max: usize,
+) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    match receive_with_descriptors(socket, buffer, descriptors_max, Wait::Block) {
+        Ok(Some(received)) if !received.is_end() => {
+            Ok(Some((received.length, received.descriptors)))
+        }
+        Ok(_) | Err(ReceiveError::Os(Errno::CONNRESET)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+struct Process {
+    acceptor: Acceptor,
+    /// By the token of the connection.
+    handshakes: HashMap<u64, Handshake>,
+    output: Vec<u8>,
+    message: Vec<u8>,
+}
+
+impl Process {
+    fn feed(&mut self, socket: &OwnedFd, token: u64, records: &[u8]) -> io::Result<()> {
+        self.output.clear();
+        let handshake = match self.handshakes.remove(&token) {
+            Some(handshake) => Ok(handshake),
+            None if self.handshakes.len() >= HANDSHAKES_MAX => {
+                Err("too many handshakes".to_owned())
+            }
+            None => Handshake::new(&self.acceptor),
+        };
+        let answer = match handshake {
+            Err(why) => Answer::Failed {
+                token,
+                why: why.into_bytes(),
+                output: &[],
+            },
+            Ok(mut handshake) => match handshake.feed(records, &mut self.output) {
+                Step::More => {
+                    self.handshakes.insert(token, handshake);
+                    let output = &self.output[..];
+                    Answer::More { token, output }
+                }
+                Step::Done(established) => Answer::Done {
+                    token,
+                    established: *established,
+                    output: &self.output,
+                },
+                Step::Failed(why) => Answer::Failed {
+                    token,
+                    why: why.into_bytes(),
+                    output: &self.output,
+                },
+            },
+        };
+        encode(&answer, &mut self.message);
+        // A client's certificates are in its tickets, too, and may be long.
+        if self.message.len() > MESSAGE_BYTES_MAX {
+            let answer = Answer::Failed {
+                token,
+                why: b"the client's certificates are too long".to_vec(),
+                output: &[],
+            };
+            encode(&answer, &mut self.message);
+        }
+        let parts = [IoSlice::new(&self.message)];
+        match send_with_descriptors(socket, &parts, &[], Wait::Block) {
+            // The worker has gone: so the next message is the end.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
