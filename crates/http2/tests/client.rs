@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream, SendStream};
+use h2::client::{Builder, Connection, SendRequest};
 use headway_http2::{Received, Session, Settings, Stream};
-use http::{HeaderMap, Request};
+pub use headway_test_support::exchange::Exchange;
+use http::Request;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub const LIMITS: Settings = Settings {
@@ -83,65 +83,6 @@ impl Sizes {
     }
 }
 
-/// A client's request, and what has come of its response.
-pub struct Exchange {
-    response: Option<ResponseFuture>,
-    pub send: SendStream<Bytes>,
-    /// What is left of its body.
-    body: VecDeque<u8>,
-    is_sent: bool,
-    receive: Option<RecvStream>,
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub received: Vec<u8>,
-    /// How it ended: `Ok`, or the reason of a reset.
-    pub end: Option<Result<(), Reason>>,
-}
-
-impl Exchange {
-    fn step(&mut self) {
-        let context = &mut Context::from_waker(Waker::noop());
-        if !self.is_sent {
-            self.send.reserve_capacity(self.body.len());
-            let count = self.send.capacity().min(self.body.len());
-            let data: Vec<u8> = self.body.drain(..count).collect();
-            let is_last = self.body.is_empty();
-            if count > 0 || is_last {
-                // A stream that was reset takes no more.
-                self.is_sent = self.send.send_data(data.into(), is_last).is_err() || is_last;
-            }
-        }
-        if let Some(response) = &mut self.response
-            && let Poll::Ready(response) = Pin::new(response).poll(context)
-        {
-            self.response = None;
-            match response {
-                Ok(response) => {
-                    self.status = response.status().as_u16();
-                    self.headers = response.headers().clone();
-                    self.receive = Some(response.into_body());
-                }
-                Err(error) => self.end = Some(Err(error.reason().unwrap_or(Reason::NO_ERROR))),
-            }
-        }
-        while self.end.is_none()
-            && let Some(receive) = &mut self.receive
-            && let Poll::Ready(data) = receive.poll_data(context)
-        {
-            match data {
-                Some(Ok(data)) => {
-                    self.received.extend_from_slice(&data);
-                    let _ = receive.flow_control().release_capacity(data.len());
-                }
-                Some(Err(error)) => {
-                    self.end = Some(Err(error.reason().unwrap_or(Reason::NO_ERROR)))
-                }
-                None => self.end = Some(Ok(())),
-            }
-        }
-    }
-}
-
 /// Both ends.
 pub struct Peers {
     pub session: Session,
@@ -191,19 +132,8 @@ impl Peers {
         while self.sender.poll_ready(context).is_pending() {
             self.pass();
         }
-        let begun = self.sender.send_request(request, body.is_none());
-        let (response, send) = begun.unwrap();
-        self.exchanges.push(Exchange {
-            response: Some(response),
-            send,
-            body: body.unwrap_or_default().iter().copied().collect(),
-            is_sent: body.is_none(),
-            receive: None,
-            status: 0,
-            headers: HeaderMap::new(),
-            received: Vec::new(),
-            end: None,
-        });
+        let exchange = Exchange::begin(&mut self.sender, request, body);
+        self.exchanges.push(exchange);
         self.exchanges.len() - 1
     }
 

@@ -17,11 +17,13 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 pub mod client;
 pub mod disks;
+pub mod exchange;
 pub mod executable;
 pub mod groups;
 pub mod http2;
 pub mod made_kernel;
 pub mod server;
+pub mod trust;
 pub mod upstream;
 
 /// How long a test waits for something that must happen. It is no measurement: only a test which

@@ -145,13 +145,9 @@ impl Tickets {
     fn with_keys<T>(&self, period: u64, work: impl FnOnce(&Keys) -> Option<T>) -> Option<T> {
         let mut keys = self.0.lock().ok()?;
         while keys.secret.period < period {
-            // Only the last but one stays.
-            let next = period.max(keys.secret.period + 2) - 1;
-            let step = match keys.secret.period + 1 == period {
-                true => period,
-                false => next,
-            };
-            keys.secret.advance_to(step);
+            // Of those that are over only the last one is of use.
+            let next = (period - 1).max(keys.secret.period + 1);
+            keys.secret.advance_to(next);
             let new = keys.secret.key(&keys.purpose)?;
             keys.before = Some(std::mem::replace(&mut keys.current, new));
         }

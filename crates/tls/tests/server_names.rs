@@ -2,55 +2,12 @@
 
 use std::sync::Arc;
 
+use headway_test_support::trust::Trusting;
 use headway_tls::{Acceptor, Identity};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, SignatureScheme, SupportedCipherSuite,
-    SupportedProtocolVersion,
-};
+use rustls::{ClientConfig, SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion};
 
 use crate::support::*;
-
-/// Trusts every certificate, and says what signatures it can verify.
-#[derive(Debug)]
-struct Trusting(Vec<SignatureScheme>);
-
-impl ServerCertVerifier for Trusting {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.clone()
-    }
-}
 
 const ECDSA: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
 const RSA: SignatureScheme = SignatureScheme::RSA_PSS_SHA256;
@@ -181,7 +138,7 @@ fn client_that_can_verify_none_gets_an_alert() {
         .err()
         .unwrap();
     assert!(
-        matches!(failure.client, Some(Error::AlertReceived(_))),
+        matches!(failure.client, Some(rustls::Error::AlertReceived(_))),
         "{failure:?}"
     );
 }

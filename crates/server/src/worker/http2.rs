@@ -8,6 +8,7 @@
 use headway_connection::{Connection, Multiplexed, Phase};
 use headway_event::{Interest, Ready, Token};
 use headway_http2::{PREFACE, Priority, Session, Settings};
+use rustix::io::Errno;
 
 use super::context::LoopContext;
 use super::{Disposition, Worker};
@@ -30,7 +31,7 @@ impl LoopContext {
     }
 
     /// Sends what was sealed before.
-    fn flush_tls(&self, connection: &mut Connection) -> Result<(), rustix::io::Errno> {
+    fn flush_tls(&self, connection: &mut Connection) -> Result<(), Errno> {
         match &mut connection.tls {
             Some(client) => headway_send::flush(client, &connection.socket, &self.tracer).map(drop),
             None => Ok(()),
@@ -48,7 +49,7 @@ impl LoopContext {
         });
         let sent = match sent {
             Ok(sent) => Ok(sent),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(_) => Err(()),
         };
         if let Ok(count) = sent {

@@ -8,16 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use headway_test_support::trust::Trusting;
 use headway_test_support::{WAIT_MAX, find_program, wait_until};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    StreamOwned,
-};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::site::*;
 
@@ -295,48 +292,10 @@ fn connect(
 /// Clients that look at certificates, and trust all.
 fn trusting_all() -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider.clone());
+    let config = ClientConfig::builder_with_provider(provider);
     let config = config.with_safe_default_protocol_versions().unwrap();
     let config = config
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(All(provider)));
+        .with_custom_certificate_verifier(Arc::new(Trusting::all()));
     Arc::new(config.with_no_client_auth())
-}
-
-#[derive(Debug)]
-struct All(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for All {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -1,6 +1,5 @@
 //! A client of HTTP/2 over a socket of the standard library, which waits for nothing but that.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,10 +9,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream, SendStream};
+use h2::Reason;
+use h2::client::{Builder, Connection, SendRequest};
 use headway_test_support::WAIT_MAX;
-use http::{HeaderMap, Request};
+pub use headway_test_support::exchange::Exchange;
+use http::Request;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -60,79 +60,6 @@ impl<S: Write + Unpin> AsyncWrite for Wire<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
-    }
-}
-
-/// A request, and what has come of its response.
-pub struct Exchange {
-    response: Option<ResponseFuture>,
-    pub send: SendStream<Bytes>,
-    body: VecDeque<u8>,
-    is_sent: bool,
-    receive: Option<RecvStream>,
-    /// A client that does not read its body gives no room for more of it.
-    pub reads: bool,
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub received: Vec<u8>,
-    /// How it ended: `Ok`, or the reason of a reset.
-    pub end: Option<Result<(), Reason>>,
-}
-
-impl Exchange {
-    fn step(&mut self) {
-        let context = &mut Context::from_waker(Waker::noop());
-        if !self.is_sent {
-            self.send.reserve_capacity(self.body.len());
-            let count = self.send.capacity().min(self.body.len());
-            let data: Vec<u8> = self.body.drain(..count).collect();
-            let is_last = self.body.is_empty();
-            if count > 0 || is_last {
-                // A stream that was reset takes no more.
-                self.is_sent = self.send.send_data(data.into(), is_last).is_err() || is_last;
-            }
-        }
-        let failed = |error: h2::Error| Some(Err(error.reason().unwrap_or(Reason::NO_ERROR)));
-        if let Some(response) = &mut self.response
-            && let Poll::Ready(response) = Pin::new(response).poll(context)
-        {
-            self.response = None;
-            match response {
-                Ok(response) => {
-                    self.status = response.status().as_u16();
-                    self.headers = response.headers().clone();
-                    self.receive = Some(response.into_body());
-                }
-                Err(error) => self.end = failed(error),
-            }
-        }
-        while self.reads
-            && self.end.is_none()
-            && let Some(receive) = &mut self.receive
-            && let Poll::Ready(data) = receive.poll_data(context)
-        {
-            match data {
-                Some(Ok(data)) => {
-                    self.received.extend_from_slice(&data);
-                    let _ = receive.flow_control().release_capacity(data.len());
-                }
-                Some(Err(error)) => self.end = failed(error),
-                None => self.end = Some(Ok(())),
-            }
-        }
-    }
-
-    /// A header of the response.
-    pub fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .map_or("", |value| value.to_str().unwrap())
-    }
-
-    /// The body of a response that has ended well.
-    pub fn text(&self) -> String {
-        assert_eq!(self.end, Some(Ok(())), "{}", self.status);
-        String::from_utf8_lossy(&self.received).into_owned()
     }
 }
 
@@ -246,19 +173,8 @@ impl<S: Read + Write + Unpin> Client<S> {
             let context = &mut Context::from_waker(Waker::noop());
             client.sender.poll_ready(context).is_ready()
         });
-        let (response, send) = self.sender.send_request(request, body.is_none()).unwrap();
-        self.exchanges.push(Exchange {
-            response: Some(response),
-            send,
-            body: body.unwrap_or_default().iter().copied().collect(),
-            is_sent: body.is_none(),
-            receive: None,
-            reads: true,
-            status: 0,
-            headers: HeaderMap::new(),
-            received: Vec::new(),
-            end: None,
-        });
+        let exchange = Exchange::begin(&mut self.sender, request, body);
+        self.exchanges.push(exchange);
         self.exchanges.len() - 1
     }
 

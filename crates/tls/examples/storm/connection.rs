@@ -6,60 +6,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use headway_test_support::trust::Trusting;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    CipherSuite, ClientConnection, DigitallySignedStruct, HandshakeKind, SignatureScheme,
-};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::ServerName;
+use rustls::{CipherSuite, ClientConnection, HandshakeKind};
 
 use super::Options;
 
 /// Of a connection, from its intended start to the end of its response.
 pub(super) const NEW_CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Accepts every certificate.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
 
 /// Where connections go to, and how.
 pub(super) struct Target {
@@ -86,10 +45,10 @@ impl Target {
             true => &[&rustls::version::TLS12][..],
             false => &[&rustls::version::TLS13][..],
         };
-        let mut config = ClientConfig::builder_with_provider(provider.clone())
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_custom_certificate_verifier(Arc::new(Trusting::all()))
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         if !resumes {
