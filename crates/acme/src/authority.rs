@@ -1,7 +1,7 @@
 //! The authority: the account, when it wants a certificate to be renewed, and orders.
 //!
-//! A call returns when the authority has answered. Each error has what the authority said, and until when it
-//! wants no further request.
+//! A call returns when the authority has answered. Each error has the message of the authority, and the time
+//! before which it wants no further request.
 
 use std::future::Future;
 use std::path::Path;
@@ -25,9 +25,9 @@ use crate::http_client::{Client, RequestError};
 use crate::process::now_s;
 use crate::schedule::Window;
 
-/// Time for the authority to look at the answers, and for it to issue the certificate.
+/// Time for the authority to check the answers, and again to issue the certificate.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two questions about an order, at first and at most.
+/// Time between two questions about an order, at first and at most.
 const POLL_MIN: Duration = Duration::from_millis(500);
 const POLL_MAX: Duration = Duration::from_secs(5);
 /// A longer `Retry-After` is not believed.
@@ -65,7 +65,7 @@ impl Failure {
     }
 }
 
-/// An account as it is kept.
+/// An account as it is stored.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     directory: String,
@@ -160,7 +160,7 @@ impl<'c> Authority<'c> {
         let chain = self.certificate(&mut order)?;
         if !is_usable(format!("{key}{chain}").as_bytes()) {
             return Err(Failure::new(
-                "the authority sent a certificate of another key".into(),
+                "the authority sent a certificate for another key".into(),
             ));
         }
         let url = Some(self.config.directory.as_str());
@@ -171,8 +171,8 @@ impl<'c> Authority<'c> {
         let names = [Identifier::Dns(host.to_owned())];
         let replaced = before.and_then(identifier);
         if let Some(replaced) = replaced {
-            // It exempts a renewal from limits. An authority may not accept it, for example if the
-            // certificate has been replaced already, and then it is an order like any other.
+            // It exempts a renewal from limits. If the authority does not accept it, for example because the
+            // certificate has been replaced already, the order is made without it.
             if let Ok(order) = complete(
                 self.account
                     .new_order(&NewOrder::new(&names).replaces(replaced)),
@@ -197,7 +197,7 @@ impl<'c> Authority<'c> {
             let challenge = authorization.challenge(ChallengeType::Http01);
             let Some(mut challenge) = challenge else {
                 return Err(Failure::new(
-                    "the authority has no challenge by HTTP (http-01)".into(),
+                    "the authority does not offer a challenge by HTTP (http-01)".into(),
                 ));
             };
             let answer = challenge.key_authorization();
@@ -215,7 +215,7 @@ impl<'c> Authority<'c> {
             match state.status {
                 OrderStatus::Ready | OrderStatus::Valid | OrderStatus::Processing => return Ok(()),
                 OrderStatus::Pending => {
-                    patience.wait(&self.client, "has not looked at the answer")?
+                    patience.wait(&self.client, "has not checked the answer")?
                 }
                 OrderStatus::Invalid => break,
             }
@@ -346,7 +346,7 @@ fn failure(client: &Client, what: &str, error: &Error) -> Failure {
     }
 }
 
-/// The words of the authority.
+/// The message of the authority.
 fn said(problem: &Problem) -> String {
     let kind = problem.r#type.as_deref().unwrap_or("no type");
     let kind = kind.rsplit(':').next().unwrap_or(kind);
@@ -359,7 +359,7 @@ fn said(problem: &Problem) -> String {
     format!("the authority says {kind}: {detail}{parts}")
 }
 
-/// Until when the last response asks to wait.
+/// The time until which the last response asks to wait.
 fn wait_until_s(client: &Client) -> u64 {
     let Some(text) = client.take_retry_after() else {
         return 0;
@@ -373,7 +373,7 @@ fn wait_until_s(client: &Client) -> u64 {
     until_s.min(now_s + WAIT_MAX_S)
 }
 
-/// Runs what never has to wait for another future: the client waits inside.
+/// Runs a future which never waits for another one: the client waits inside it.
 fn complete<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

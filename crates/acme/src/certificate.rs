@@ -1,7 +1,7 @@
 //! What renewal has to know of a certificate: its validity, its serial number and its issuer's key.
 //!
 //! A few fields at fixed places, so no general parser of X.509 is needed. The bytes come from the authority
-//! or from a file that an administrator may have put in its place: what is not understood is an error.
+//! or from a file that an administrator may have put in its place. Anything that is not understood is an error.
 //!
 //! Sources: RFC 5280 sections 4.1 and 4.2.1.1, X.690 (DER), RFC 9773 section 4.1.
 
@@ -63,7 +63,7 @@ impl Facts {
     }
 }
 
-/// Looks for the extension in the fields behind the validity.
+/// Looks for the extension in the fields after the validity.
 fn authority_key(mut fields: Reader<'_>) -> Option<Vec<u8>> {
     while !fields.next_is(EXTENSIONS) {
         fields.element()?;
@@ -74,7 +74,7 @@ fn authority_key(mut fields: Reader<'_>) -> Option<Vec<u8>> {
         if extension.content(OBJECT_IDENTIFIER)? != AUTHORITY_KEY_IDENTIFIER {
             continue;
         }
-        // Whether it is critical is written in front only if it is.
+        // Only critical extensions have a flag in front.
         while !extension.next_is(OCTET_STRING) {
             extension.element()?;
         }
@@ -142,7 +142,7 @@ impl<'d> Reader<'d> {
         let pair = |at: usize| digits[at..at + 2].parse::<i64>().ok();
         let days = days_from_date(year, pair(0)?, pair(2)?);
         let seconds = days * DAY_S + pair(4)? * 3600 + pair(6)? * 60 + pair(8)?;
-        // One from before 1970 has no other meaning than the first second.
+        // A time before 1970 is treated as the first second.
         Some(u64::try_from(seconds).unwrap_or(0))
     }
 }

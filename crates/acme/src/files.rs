@@ -2,8 +2,8 @@
 //! to challenges.
 //!
 //! A certificate and its key are one file. It is written beside the one before, synced, and renamed over it,
-//! so that no reader ever has a key with the certificate of another. Files are for the user of the
-//! server only.
+//! so that no process reads a key with the certificate of another key. Only the user of the server can
+//! read the files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -50,7 +50,7 @@ pub(crate) struct Stored {
 }
 
 impl Files {
-    /// Makes the directories which are missing, and removes answers to challenges of a process before.
+    /// Makes the directories which are missing, and removes answers to challenges of an earlier process.
     pub(crate) fn create(config: &AcmeConfig) -> Result<Files, FileError> {
         let files = Files {
             config: config.clone(),
@@ -105,7 +105,7 @@ impl Files {
         replace(&self.config.certificate(host), text.as_bytes())
     }
 
-    /// Makes a self-signed certificate for a name that has none which can be used.
+    /// Makes a self-signed certificate for a name that has no usable one.
     pub(crate) fn ensure_certificate(&self, host: &str) -> Result<(), FileError> {
         if self.certificate(host).is_some() {
             return Ok(());
@@ -143,7 +143,7 @@ impl Files {
         }
     }
 
-    /// Has the workers answer a challenge, until the result is dropped.
+    /// Lets the workers answer a challenge until the result is dropped.
     pub(crate) fn answer(&self, token: &str, text: &str) -> Result<Answer, FileError> {
         let path = self.config.challenges().join(token);
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -190,13 +190,12 @@ fn make_directories(path: &Path) -> Result<(), FileError> {
     builder.create(path).map_err(failed("mkdir", path))
 }
 
-/// Writes a file in one step: afterwards either the text before or this one is there, also after a
-/// crash of the machine.
+/// Writes a file in one step. Also after a crash of the machine, it has either the text before or this one.
 fn replace(path: &Path, text: &[u8]) -> Result<(), FileError> {
     let mut name = path.as_os_str().to_owned();
     name.push(TEMPORARY);
     let temporary = PathBuf::from(name);
-    // One that a process before has left may have another mode.
+    // A file which an earlier process left may have another mode.
     let _ = fs::remove_file(&temporary);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(FILE_MODE);

@@ -1,4 +1,4 @@
-//! Requests to the authority: HTTP/1.1 over TLS, one connection per request, each waited for.
+//! Requests to the authority: HTTP/1.1 over TLS, one blocking connection per request.
 //!
 //! It follows no redirects and uses no proxy. Whatever the authority sends is limited in size and time.
 //! The client remembers `Retry-After`, which the library drops from errors.
@@ -47,7 +47,7 @@ const SYSTEM_ROOTS: [&str; 5] = [
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    #[error("no certificates of authorities in {} or in SSL_CERT_FILE; install ca-certificates", SYSTEM_ROOTS[0])]
+    #[error("no certificates of authorities in {}; install ca-certificates or set acme-ca", SYSTEM_ROOTS[0])]
     NoRoots,
     #[error("{}: {why}", path.display())]
     Roots { path: PathBuf, why: String },
@@ -251,10 +251,10 @@ fn receive(stream: &mut impl Read, is_head: bool) -> Result<Response<Bytes>, Fai
             return Ok(response);
         }
         if is_closed {
-            return Err(Failure::Response("half a response"));
+            return Err(Failure::Response("an incomplete response"));
         }
         if received.len() > RESPONSE_BYTES_MAX {
-            return Err(Failure::Response("more than a megabyte"));
+            return Err(Failure::Response("more than 1 MiB"));
         }
         if deadline <= Instant::now() {
             return Err(Failure::System(io::ErrorKind::TimedOut.into()));
@@ -287,7 +287,7 @@ fn parse(
     let begin = match head.parse(received) {
         Ok(httparse::Status::Complete(begin)) => begin,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(_) => return Err(Failure::Response("no response of HTTP/1.1")),
+        Err(_) => return Err(Failure::Response("a response which is not HTTP/1.1")),
     };
     let status = head.code.unwrap_or_default();
     if (100..200).contains(&status) {

@@ -1,15 +1,15 @@
 //! Automatic certificates (ACME): orders, renewal, and the files in which they are kept.
 //!
 //! The work is that of one process ([`process`]), which the master starts. It may wait: for the authority,
-//! for name lookups, for the disk. An authority that is down takes no site down. The process begins with a
+//! for name lookups, for the disk. If the authority is down, the sites are still served. The process begins with a
 //! self-signed certificate for each name that has none, so the server can serve at once, and a
 //! certificate stays in use until another has replaced it.
 //!
-//! The process proves that a name is this server's by a file that the workers serve (HTTP-01). It listens
-//! on no port, and gives nothing to a worker but that file.
+//! The process proves that a name belongs to this server by a file that the workers serve (HTTP-01). It
+//! listens on no port.
 //!
-//! No library for HTTP is in here: an authority is asked about ten times per certificate, so [`http_client`] may
-//! block, and no asynchronous runtime is needed.
+//! There is no HTTP library here: an order needs about ten requests, so [`http_client`] may block, and no
+//! asynchronous runtime is needed.
 //!
 //! Not in here: DNS-01 and TLS-ALPN-01, wildcards, external account binding, revocation.
 //!

@@ -1,9 +1,9 @@
 //! The ACME process: it makes what the server needs to start, then orders and renews certificates, one name
 //! after the other.
 //!
-//! It ends when the master has gone or has no more use for it, in the middle of an order too: every file
-//! is written in one step, and a try is noted as failed before it begins. So a process that dies again and
-//! again does not exhaust the limits of the authority.
+//! It ends when the master has ended or no longer needs it, also in the middle of an order: every file is
+//! written in one step. A try is noted as failed before it begins. So a process that dies again and again
+//! does not exhaust the limits of the authority.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -19,7 +19,7 @@ use crate::files::{FileError, Files, Stored};
 use crate::schedule::{Failures, Window, renewal_s};
 use crate::wire::{FromAcme, ToAcme};
 
-/// The clock may be set, or the machine may sleep: how often it is read.
+/// How often the clock is read: it may be set, or the machine may sleep.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// When to ask the authority again about renewal, if it did not answer.
 const ASK_AGAIN_S: u64 = 3_600;
@@ -120,7 +120,7 @@ impl<'c> Host<'c> {
     }
 }
 
-/// Whether a certificate is of the authority that is configured now: one for trials is replaced.
+/// Whether a certificate is of the authority that is configured now. One of a test authority is replaced.
 fn is_of(config: &AcmeConfig, stored: &Stored) -> bool {
     stored.issued_by.as_deref() == Some(&config.directory)
 }
@@ -140,7 +140,7 @@ impl Process<'_> {
                 next_s = next_s.min(self.tend(host)?);
             }
             let wait = Duration::from_secs(next_s.saturating_sub(now_s()));
-            // A moment at least, so that a mistake of a clock makes no busy loop.
+            // At least a moment, so that a wrong clock makes no busy loop.
             let wait = wait.clamp(Duration::from_secs(1), CLOCK_INTERVAL);
             match self.has_gone.recv_timeout(wait) {
                 Err(RecvTimeoutError::Timeout) => {}
@@ -258,7 +258,7 @@ impl Process<'_> {
     }
 }
 
-/// A length of time, as a person says it.
+/// A length of time in the unit that a reader expects.
 fn length(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),

@@ -1,8 +1,8 @@
 //! When to order: renewal, and the next try after a failure. Pure: times go in and come out, in seconds since
 //! 1970.
 //!
-//! All jitter follows from the certificate or the name, not from chance. So a restart moves no
-//! date, and servers with many names spread over the window of the authority.
+//! All jitter follows from the certificate or the name and is not random. So a restart changes no date, and the
+//! names of a server are spread over the window of the authority.
 
 use headway_base::random::mixed;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::certificate::Facts;
 
 /// The longest time until the next try.
 const WAIT_MAX_S: u64 = 12 * 3600;
-/// A restarted process tries again when this many first intervals are over. An authority may allow five
+/// A restarted process tries again after this number of first intervals. An authority may allow five
 /// failures per hour and name.
 const RESTART_INTERVALS: u64 = 15;
 
@@ -34,7 +34,7 @@ pub(crate) fn renewal_s(facts: &Facts, window: Option<Window>) -> u64 {
     start_s + part(length_s, chance)
 }
 
-/// The tries which have failed since the last certificate of a name. It is kept in a file, so that a process
+/// The failed tries since the last certificate of a name. They are kept in a file, so that a process
 /// which starts again and again does not ask the authority again and again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failures {
@@ -42,12 +42,12 @@ pub(crate) struct Failures {
     pub(crate) count: u32,
     /// When the last one began.
     pub(crate) tried_s: u64,
-    /// Until when the authority wants no further one (`Retry-After`).
+    /// The time before which the authority wants no further try (`Retry-After`).
     pub(crate) wait_until_s: u64,
 }
 
 impl Failures {
-    /// Whether they are of a time which is still to come: the clock was wrong then.
+    /// Whether they are in the future, which means that the clock was wrong.
     pub(crate) fn is_of_future(&self, now_s: u64) -> bool {
         self.tried_s > now_s
     }
@@ -73,7 +73,7 @@ impl Failures {
     }
 }
 
-/// A number for bytes, which any other bytes have with little probability.
+/// A number which other bytes are unlikely to have.
 fn chance_of(bytes: &[u8]) -> u32 {
     let number = bytes
         .iter()

@@ -20,7 +20,7 @@ pub enum ToAcme {
 pub enum FromAcme {
     /// There is a certificate for each name.
     Ready,
-    /// There is not. The process ends.
+    /// There is none for at least one name. The process ends.
     Failed {
         /// What was tried, and why it failed.
         why: String,

@@ -35,7 +35,7 @@ pub struct AcmeConfig {
     pub contact: Option<String>,
     /// The URL of the authority's directory.
     pub directory: String,
-    /// The certificates that certify the authority's own server; `None` are those of the system.
+    /// The certificates that are trusted for the authority's own server; `None` means those of the system.
     pub authority: Option<PathBuf>,
     /// Directory of the server's state; its own files are below `acme`.
     pub state_directory: PathBuf,
@@ -44,7 +44,7 @@ pub struct AcmeConfig {
 }
 
 impl AcmeConfig {
-    /// The directory of everything.
+    /// The directory of all files of ACME.
     pub fn base(&self) -> PathBuf {
         self.state_directory.join("acme")
     }
@@ -114,7 +114,7 @@ pub(super) fn acme(from: &Settings, first_tls: usize, to: &mut Findings<'_>) -> 
         let problem = "certificates are for TLS; set tls-listen = \":443\" as well, or remove it";
         to.usage_error("acme-hosts", position(), problem.into());
     } else if first_tls == 0 && !from.has_faults {
-        let problem = "the authority asks at port 80, without TLS; set listen = \":80\" as well";
+        let problem = "the authority sends its requests to port 80, without TLS; set listen = \":80\" as well";
         to.usage_error("acme-hosts", position(), problem.into());
     }
     let hosts: Vec<String> = (item
@@ -158,7 +158,7 @@ pub(super) fn acme(from: &Settings, first_tls: usize, to: &mut Findings<'_>) -> 
     })
 }
 
-/// Ignored, they would look as if they had an effect.
+/// If they were ignored, they would look as if they had an effect.
 fn report_without_hosts(from: &Settings, to: &mut Findings<'_>) {
     if from.has_faults {
         return;
@@ -182,7 +182,7 @@ fn report_without_hosts(from: &Settings, to: &mut Findings<'_>) {
 fn check_name(name: &str) -> Result<(), String> {
     if name.starts_with("*.") {
         return Err(format!(
-            "`{name}`: an authority certifies no wildcard by HTTP; list each name"
+            "`{name}`: authorities issue no wildcard certificates by HTTP; list each name"
         ));
     }
     let good = |label: &str| {
@@ -210,7 +210,7 @@ fn contact(item: &Setting<String>, to: &mut Findings<'_>) -> Option<String> {
         !user.is_empty() && !host.is_empty() && !address.contains([' ', ',', '?'])
     };
     if !text.strip_prefix("mailto:").is_some_and(is_mail) {
-        let problem = format!("`{text}` is not an address; write mailto:admin@a.example");
+        let problem = format!("`{text}` is not a mail address; write mailto:admin@a.example");
         to.usage_error("acme-contact", Some(item.span()), problem);
     }
     Some(text.clone())

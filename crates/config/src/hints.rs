@@ -260,8 +260,12 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         "ciphers and curves are fixed; tls-minimum sets the version",
     ),
     (
-        &["sslstapling", "sslusestapling", "ocsp", "http2", "http3"],
-        "not supported; HTTPS speaks HTTP/1.1 and reads certificates from files (tls-certificate)",
+        &["http2"],
+        "HTTP/2 is on by default; http2-max-concurrent-streams = 0 turns it off",
+    ),
+    (
+        &["sslstapling", "sslusestapling", "ocsp", "http3"],
+        "not supported: there is no OCSP stapling and no HTTP/3",
     ),
     (&["group"], "write user = \"NAME:GROUP\""),
     (

@@ -91,9 +91,9 @@ table! {
         precompressed: bool, Files, "true", "false";
         /// Symbolic links below the root to follow: inside, owner, none or any.
         ///
-        /// With inside, they lead to what lies in the root. With owner, they have the owner of what they
-        /// lead to, also out of the root. Other links get 403. Links in the path of the root itself are
-        /// always followed.
+        /// With inside, only links that lead to something in the root are followed. With owner, only links that
+        /// have the same owner as what they lead to, also outside the root. Other links get 403. Links in the
+        /// path of the root itself are always followed.
         symlinks: Symlinks, Files, "inside", "\"none\"";
         /// Age after which a cached file is checked for changes before it is used.
         revalidate: Millis, Files, "1s", "\"5s\"";
@@ -183,30 +183,30 @@ table! {
 
         /// Address to listen on for HTTPS, written as in listen.
         ///
-        /// Without listen the server speaks HTTPS only. It needs a tls-certificate: one for all hosts, or one in
-        /// each host.
+        /// Without listen the server speaks HTTPS only. A certificate is needed: tls-certificate for all hosts or in
+        /// each host, or acme-hosts.
         tls_listen: OneOrMany<ListenAddress>, Tls, "no HTTPS", "[\":443\", \"[::]:443\"]";
         /// Certificate in PEM, followed by its intermediate certificates.
         ///
-        /// Hosts may have others. A client gets the one with the name that it asks for, otherwise this one. A
-        /// reload (SIGHUP) reads all files of TLS again.
+        /// Hosts may have others. A client gets the certificate with the name that it asks for, otherwise this one.
+        /// When the file changes, the server uses the new one within about 10 s.
         tls_certificate: PathBuf, Tls, "none", "\"/etc/headway/example.com.pem\"";
         /// Private key of the certificate in PEM, without a passphrase.
         tls_key: PathBuf, Tls, "the file of tls-certificate", "\"/etc/headway/example.com.key\"";
         /// Oldest version of TLS that clients may use: 1.2 or 1.3.
         tls_minimum: TlsVersion, Tls, "1.2", "\"1.3\"";
-        /// What does handshakes: process or inline.
+        /// Where handshakes are done: process or inline.
         ///
-        /// process: one beside each worker, which alone has the private keys. Established connections do not wait
-        /// for handshakes. inline: the worker itself, which saves a process.
+        /// With process a process beside each worker does them. The worker then has no private keys in its memory,
+        /// and established connections do not wait. With inline the worker does them itself.
         tls_handshakes: Handshakes, Tls, "process", "\"inline\"";
         /// Time for a handshake.
         tls_handshake_timeout: Millis, Tls, "10s", "\"5s\"";
-        /// Let clients resume earlier sessions, which makes handshakes short (session tickets).
+        /// Let clients resume earlier sessions (session tickets), which makes handshakes faster.
         tls_tickets: bool, Tls, "true", "false";
-        /// Certificates in PEM of the authorities that certify clients.
+        /// Certificates in PEM of the authorities that sign client certificates.
         ///
-        /// Clients are then asked for a certificate.
+        /// The server then asks clients for a certificate.
         tls_client_ca: PathBuf, Tls, "no client certificates", "\"/etc/headway/clients.pem\"";
         /// Whether clients need a certificate of tls-client-ca: required or optional.
         tls_client_certificate: ClientCertificate, Tls, "required", "\"optional\"";
@@ -214,24 +214,24 @@ table! {
         tls_redirect: bool, Tls, "false", "true";
         /// Time for which browsers use HTTPS only (Strict-Transport-Security).
         ///
-        /// Responses over HTTPS have the header. Browsers keep it: 0 makes them forget it.
+        /// Responses over HTTPS have this header. Browsers remember it; 0 makes them forget it.
         hsts: Millis, Tls, "no header", "\"365d\"";
-        /// Names for which the server gets certificates by itself (ACME), each its own.
+        /// Names for which the server gets certificates by itself (ACME), one for each name.
         ///
-        /// They are used besides tls-certificate, which is then not needed. The authority has to reach an address
-        /// of listen at port 80 of each name.
+        /// They are used in addition to tls-certificate, which is then not needed. The authority has to reach an
+        /// address of listen at port 80 of each name.
         acme_hosts: OneOrMany<String>, Tls, "none", "[\"example.com\", \"www.example.com\"]";
-        /// Address to which the authority writes about the certificates.
+        /// Mail address to which the authority writes about the certificates.
         acme_contact: String, Tls, "none", "\"mailto:admin@example.com\"";
-        /// URL of the directory of the authority. staging is that of Let's Encrypt, for trials.
+        /// URL of the directory of the authority. staging means the test authority of Let's Encrypt.
         acme_directory: String, Tls, "that of Let's Encrypt", "\"staging\"";
-        /// Certificates in PEM that certify the server of the authority itself.
+        /// Certificates in PEM that are trusted when the server connects to the authority.
         acme_ca: PathBuf, Tls, "those of the system", "\"/etc/headway/ca.pem\"";
         /// Time until the next try after a failure. It doubles with each failure, up to 12 h.
         acme_retry_interval: Millis, Tls, "60s", "\"5m\"";
         /// Directory for what the server has to keep: the account at the authority, keys and certificates.
         ///
-        /// The user of the server writes to it. It is created if its parent exists.
+        /// The user of the server has to be able to write to it. It is created if its parent exists.
         state_directory: PathBuf, Tls, "the directory /var/lib/headway", "\"/srv/headway\"";
 
         /// Time for the client to send the whole request header.

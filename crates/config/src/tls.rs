@@ -45,7 +45,7 @@ pub struct TlsConfig {
     pub handshake_timeout_ms: u64,
     /// Whether clients may resume sessions.
     pub session_tickets: bool,
-    /// A file with the certificates of those who certify clients. Without it clients are not asked for a
+    /// A file with the certificates of the authorities for clients. Without it clients are not asked for a
     /// certificate.
     pub client_authorities: Option<PathBuf>,
     /// Whether a client may come without a certificate, if clients are asked.
@@ -68,10 +68,10 @@ pub struct TlsIdentity {
 named_values! {
     /// What does handshakes.
     Handshakes, "way of handshakes" {
-        /// A process beside each worker, which alone has the private keys.
+        /// A process beside each worker, so that the worker has no private keys.
         #[default]
         Process = "process",
-        /// The worker itself: quicker for a single client, but every handshake holds up the others.
+        /// The worker itself: faster for a single client, but every handshake delays the others.
         Inline = "inline",
     }
 }
@@ -90,7 +90,7 @@ named_values! {
 named_values! {
     /// Whether a client needs a certificate, if clients are asked for one.
     ClientCertificate, "rule for certificates" {
-        /// Without a certificate there is no connection.
+        /// A client without a certificate is rejected.
         #[default]
         Required = "required",
         /// A client may have none. One that it shows must be valid.
@@ -112,7 +112,7 @@ pub(super) fn tls(
     check_direct(from, to);
     let redirects = value(&from.tls_redirect).unwrap_or(false);
     if redirects && first_listener == 0 {
-        let problem = "no plain listener has requests to redirect; set listen = \":80\" as well";
+        let problem = "no plain listener gets requests to redirect; set listen = \":80\" as well";
         to.usage_error("tls-redirect", span(&from.tls_redirect), problem.into());
     }
     if from.tls_client_certificate.is_some() && from.tls_client_ca.is_none() && !from.has_faults {
@@ -121,7 +121,7 @@ pub(super) fn tls(
         to.usage_error("tls-client-certificate", position, problem.into());
     }
     if from.hsts.is_some() && first_listener > 0 && !redirects {
-        let problem = "the header is for TLS only, and plain listeners serve as well; set tls-redirect = true";
+        let problem = "browsers ignore the header without TLS, but listen serves without TLS; set tls-redirect = true";
         to.usage_error("hsts", span(&from.hsts), problem.into());
     }
     let client_certificate = value(&from.tls_client_certificate).unwrap_or_default();
@@ -154,7 +154,7 @@ pub(super) fn identity(
 ) -> Option<TlsIdentity> {
     let Some(certificate) = certificate else {
         if key.is_some() {
-            let problem = "it is the key of no certificate; set tls-certificate as well";
+            let problem = "there is no certificate for this key; set tls-certificate as well";
             to.usage_error(&format!("{prefix}tls-key"), span(key), problem.into());
         }
         return None;
@@ -237,7 +237,7 @@ fn check_direct(from: &Settings, to: &mut Findings<'_>) {
     }
 }
 
-/// Reports settings of TLS where nothing speaks it. Ignored, they would look as if they had an effect.
+/// Reports settings of TLS if no listener speaks it. If they were ignored, they would look as if they had an effect.
 fn report_without_listener(from: &Settings, to: &mut Findings<'_>) {
     // The listener may be the setting that could not be read.
     if from.has_faults {

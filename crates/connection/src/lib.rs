@@ -183,7 +183,7 @@ pub struct BehindProxy {
 pub struct Multiplexed {
     /// The frames.
     pub session: Session,
-    /// What stands for its requests.
+    /// The connections which represent its requests.
     pub streams: Vec<Token>,
 }
 
@@ -205,7 +205,7 @@ pub struct Connection {
     pub is_secure: bool,
     /// HTTP/2, if the client speaks it.
     pub http2: Option<Box<Multiplexed>>,
-    /// One request of a client that speaks HTTP/2, for which this connection stands.
+    /// One request of a client that speaks HTTP/2, which this connection represents.
     pub stream: Option<Box<StreamOf>>,
     /// The address of the client, as far as it is known. From request to request it may be another one
     /// when they come from a trusted proxy; its port is then 0.
@@ -280,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// What stands for a connection while one request of a client that speaks HTTP/2 is answered.
+    /// A connection which represents one request of a client that speaks HTTP/2.
     pub fn of_stream(parent: &Connection, stream: Stream, token: Token) -> Self {
         let mut connection = Connection::of_socket(parent.socket.clone(), parent.client, token);
         connection.behind_proxy = parent.behind_proxy.clone();
@@ -299,7 +299,7 @@ impl Connection {
         self.phase = Phase::Handshake;
     }
 
-    /// A response is cut: over TLS its end is not marked.
+    /// A response is cut off: over TLS its end is not marked.
     pub fn cut_tls(&mut self) {
         if let Some(client) = &mut self.tls {
             client.cut();
@@ -311,7 +311,7 @@ impl Connection {
         !self.outgoing.pieces.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.has_unsent())
     }
 
-    /// Whether there is input that no event will tell of, because it has been received already.
+    /// Whether there is input for which no event will come, because it has been received already.
     pub fn has_received(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_input())
     }

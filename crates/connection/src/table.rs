@@ -13,7 +13,7 @@ pub struct ConnectionTable {
     slots: Slots<Box<Connection>>,
     /// Those that wait for a request, and are in their slots.
     waiting: IdleOrder,
-    /// How many stand for requests of HTTP/2.
+    /// How many represent HTTP/2 requests.
     streams: usize,
 }
 

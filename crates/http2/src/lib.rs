@@ -1,9 +1,9 @@
 //! HTTP/2 without I/O: a [`Session`] takes a client's bytes and gives requests and bytes for the client.
 //!
-//! Each request comes as the header of HTTP/1.1 that says the same, and its response is sent as one of
-//! HTTP/1.1 is: so everything that answers requests need not know of HTTP/2. A [`Stream`] stands for a
-//! client's socket then. It takes as many bytes as the windows of the client and the room for output
-//! allow, as a socket does, and the caller decides which stream is served next.
+//! Each request comes as an HTTP/1.1 header, and its response is given as HTTP/1.1. So the code that answers
+//! requests need not know HTTP/2. A [`Stream`] takes the place of the client's socket. As a socket does, it
+//! takes only as many bytes as the windows of the client and the room for output allow. The caller decides
+//! which stream is served next.
 //!
 //! Frames, HPACK, flow control and most limits against floods are those of the crate h2. It is written for
 //! asynchronous programs; here it is polled whenever bytes have come or were queued.

@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that wait for the client's socket: with more, streams are not asked for data.
+/// The most bytes that wait for the client's socket. With more, streams are not asked for data.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// The room that a buffer keeps while it is empty: most connections are idle.
 const IDLE_BYTES_MAX: usize = 16 << 10;
-/// More than the client may have under way of bodies that nothing takes.
+/// More than the bodies which a client may have in flight and which no handler takes.
 const WASTED_BYTES_MAX: u64 = 512 << 10;
 
 /// What has come from the client, and what is to be sent.
@@ -26,7 +26,7 @@ pub(crate) struct Buffers {
     sent: usize,
     /// Data that streams have given since h2 was last polled.
     pub(crate) queued: usize,
-    /// Bytes that came and brought nothing on: no request, no body, no room for a response.
+    /// Bytes that came without effect: no request, no body, no room for a response.
     wasted: u64,
     /// Requests that the client gave up before their responses were complete.
     pub(crate) given_up: u64,
@@ -42,12 +42,12 @@ impl Buffers {
         self.wasted += bytes.len() as u64;
     }
 
-    /// Something was brought on that is worth this number of the bytes which have come.
+    /// Something had an effect that is worth this number of the bytes which have come.
     pub(crate) fn count_use(&mut self, bytes: usize) {
         self.wasted = self.wasted.saturating_sub(bytes as u64);
     }
 
-    /// Whether the client sends on and on, and nothing comes of it.
+    /// Whether the client keeps sending bytes without effect.
     pub(crate) fn is_flooded(&self) -> bool {
         self.wasted > WASTED_BYTES_MAX
     }
@@ -78,7 +78,7 @@ impl Buffers {
             self.output.clear();
             self.sent = 0;
         } else if self.sent >= OUTPUT_BYTES_MAX {
-            // A client that is always a little behind must not make it grow.
+            // Without this, a client which is always a little behind would make it grow.
             self.output.drain(..self.sent);
             self.sent = 0;
         }

@@ -1,7 +1,7 @@
-//! A request of HTTP/2 as the header of HTTP/1.1 that says the same (RFC 9113, 8.3.1).
+//! Translates an HTTP/2 request to an HTTP/1.1 header (RFC 9113, 8.3.1).
 //!
 //! No value can end its line: h2 and http have refused control characters in names, values and paths.
-//! What frames a message in HTTP/1.1 is written here alone, from what HTTP/2 says.
+//! The headers that frame a message in HTTP/1.1 are written only here, from what the HTTP/2 frames say.
 
 use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, TE};
 use http::{HeaderMap, Method};
@@ -106,7 +106,7 @@ fn authority(request: &http::request::Parts) -> Option<Option<&[u8]>> {
     }
 }
 
-/// `None` if the length is none, or contradicts the frames.
+/// `None` if the length is not a number, or contradicts the frames.
 fn upload(headers: &HeaderMap, has_body: bool) -> Option<Upload> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let length = match (lengths.next(), lengths.next()) {

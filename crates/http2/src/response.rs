@@ -1,4 +1,4 @@
-//! A response of HTTP/1.1 as one of HTTP/2: its header translated, its body without chunks.
+//! Translates an HTTP/1.1 response to HTTP/2: its header, and its body without chunks.
 
 use headway_http::chunked::{ChunkedDrain, DrainLimits};
 use http::header::{
@@ -6,7 +6,7 @@ use http::header::{
 };
 use http::{Response, StatusCode, Version};
 
-/// Headers in a response: more than any has.
+/// The most headers in a response.
 const HEADERS_MAX: usize = 128;
 /// A longer header of a response is refused.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -22,12 +22,12 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// Whether what comes next is no data, but a part of the frames of chunks.
+    /// Whether what comes next is not data but framing of chunks.
     pub(crate) fn is_between_data(&self) -> bool {
         self.frame_bytes(b"?") > 0
     }
 
-    /// How many bytes at the front are no data, but a part of the frames of chunks.
+    /// How many bytes at the front are not data but framing of chunks.
     pub(crate) fn frame_bytes(&self, bytes: &[u8]) -> usize {
         let Body::Chunked(chunks) = self else {
             return 0;
@@ -46,7 +46,7 @@ pub(crate) struct Translated {
     pub(crate) length: usize,
 }
 
-/// `None` if it is not whole, an error if it is none.
+/// `None` if the header is not complete, an error if it is invalid.
 pub(crate) fn translate(head: &[u8], is_head: bool) -> Result<Option<Translated>, ()> {
     let mut slots = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut slots);

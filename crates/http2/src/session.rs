@@ -22,16 +22,16 @@ pub struct Settings {
     pub header_bytes_max: u32,
 }
 
-/// Bytes of bodies that a client may send before they are taken: of a stream and of a connection. They
-/// limit what a connection can make us keep.
+/// Bytes of bodies that a client may send before they are taken, per stream and per connection. They
+/// limit the memory of a connection.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Streams that a client may reset before we have looked at them (Rapid Reset, CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 20;
 /// Streams that we reset because of errors of the client (MadeYouReset, CVE-2025-8671).
 const OWN_RESETS_MAX: usize = 100;
-/// A client that gives up most of its requests wants their work, not their responses (Rapid Reset,
-/// when each reset comes after its request was begun).
+/// A client that cancels most of its requests, and more than this number, is an attacker (Rapid Reset, when each
+/// reset comes after its request was begun).
 const GIVEN_UP_MIN: u64 = 500;
 /// Table for compressed headers: small, since it is kept for each connection.
 const HEADER_TABLE_BYTES: u32 = 4 << 10;
@@ -116,8 +116,8 @@ impl Session {
         }
     }
 
-    /// Ends the connection of a client that sends much of which nothing comes: pings, settings, windows,
-    /// empty frames, requests that it gives up. The crate h2 limits only some of these.
+    /// Ends the connection of a client that sends much without effect: pings, settings, window updates, empty
+    /// frames, requests that it cancels. The crate h2 limits only some of these.
     fn end_flood(&mut self) {
         let given_up = self.buffers.borrow().given_up;
         let gives_up = given_up > GIVEN_UP_MIN && given_up > self.requests / 2;
@@ -144,7 +144,7 @@ impl Session {
         Some((translated.head, stream))
     }
 
-    /// Accepts no more requests (GOAWAY), and ends when those which have come are answered.
+    /// Accepts no more requests (GOAWAY), and ends when the accepted ones are answered.
     pub fn shut_down(&mut self) {
         self.is_shutting_down = true;
         if let State::Open(connection) = &mut self.state {
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Whether nothing follows but what [`with_output`](Session::with_output) shows.
+    /// Whether nothing follows except what [`with_output`](Session::with_output) shows.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }

@@ -1,4 +1,4 @@
-//! One request and its response: what stands for a client's socket while it is answered.
+//! One request and its response. It takes the place of the client's socket while the request is answered.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -24,13 +24,13 @@ const FRAME_BYTES_MAX: usize = 20;
 pub enum Received {
     /// This number of bytes of the body, framed as in HTTP/1.1.
     Data(usize),
-    /// None now.
+    /// No bytes now.
     Nothing,
     /// The client has given the stream up.
     Reset,
 }
 
-/// Why a stream takes no more bytes: the client has given it up, or they are no response.
+/// Why a stream takes no more bytes: the client has cancelled it, or the bytes are not a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
@@ -40,7 +40,7 @@ pub struct Stream {
     receive: RecvStream,
     /// Data that was received and not taken.
     pending: Bytes,
-    /// Nothing follows but trailers, which are not passed on.
+    /// Nothing follows except trailers, which are not passed on.
     is_received: bool,
     /// The end of the body, as chunks have it, was given.
     is_upload_over: bool,
@@ -89,7 +89,7 @@ impl Stream {
         !self.is_over && reset.is_ready()
     }
 
-    /// Whether [`receive`](Stream::receive) has something to tell.
+    /// Whether [`receive`](Stream::receive) has something to return.
     pub fn has_input(&mut self) -> bool {
         if self.is_upload_over {
             return false;
@@ -233,7 +233,7 @@ impl Stream {
         };
         let used = translated.length.saturating_sub(before);
         if translated.response.status().is_informational() {
-            // Clients of HTTP/2 need not be told to go on.
+            // HTTP/2 clients do not need 100 Continue.
             return Ok(used);
         }
         let is_last = matches!(translated.body, Body::Length(0));

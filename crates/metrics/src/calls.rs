@@ -46,7 +46,7 @@ headway_debox::call_kinds! {
         StoreReceive = "recvmsg (store)",
         /// Passing a handshake on.
         HandshakeSend = "sendmsg (handshake)",
-        /// Hearing from the handshake process.
+        /// Receiving from the handshake process.
         HandshakeReceive = "recvmsg (handshake)",
         /// Making the two ends of a program's input or output.
         ProgramPair = "socketpair (program)",

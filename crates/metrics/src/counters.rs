@@ -224,18 +224,18 @@ counters! {
             Gauge early_reject_active [] "Workers that reject new connections now because of overload (early-reject)." { early_reject_active; }
         }
         "TLS" {
-            Counter tls_handshakes [result] "TLS handshakes that have ended, by result." {
+            Counter tls_handshakes [result] "TLS handshakes that ended, by result." {
                 tls_handshakes_full ("full") "Handshakes with a signature.";
-                tls_handshakes_resumed ("resumed") "Handshakes that have resumed an earlier session.";
-                tls_handshakes_failed ("failed") "Handshakes that have failed.";
+                tls_handshakes_resumed ("resumed") "Handshakes that resumed an earlier session.";
+                tls_handshakes_failed ("failed") "Handshakes that failed.";
             }
-            Counter tls_connections_failed [] "Connections that ended after their handshake: invalid record, or alert of the client." { tls_connections_failed; }
+            Counter tls_connections_failed [] "TLS connections that failed after their handshake: invalid record, or alert from the client." { tls_connections_failed; }
         }
         "HTTP/2" {
             Counter http2_connections [] "Connections that speak HTTP/2." { http2_connections; }
             Counter http2_streams [] "Requests that came by HTTP/2." { http2_streams; }
-            Counter http2_streams_refused [] "Requests that were refused because max-connections of them were being answered." { http2_streams_refused; }
-            Counter http2_streams_closed [] "Streams of HTTP/2 that have ended, answered or not." { http2_streams_closed; }
+            Counter http2_streams_refused [] "Requests refused because the worker was answering max-connections requests already." { http2_streams_refused; }
+            Counter http2_streams_closed [] "HTTP/2 streams that have ended, with or without a response." { http2_streams_closed; }
         }
         "Loop" {
             Peak loop_stage_longest [stage] "The longest time that a stage has taken in one turn of the event loop." {

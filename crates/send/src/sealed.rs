@@ -1,8 +1,8 @@
 //! Sends to clients that speak TLS: seals the bytes, and keeps what the socket does not take.
 //!
-//! What was sealed has to leave as it is, since a record may be sealed only once. So at most
-//! [`CALL_BYTES_MAX`] are sealed before the socket is asked, and nothing more until it has taken them
-//! all. Bodies of the content store are read as other files are: `sendfile` would pass them in the clear.
+//! Sealed bytes have to be sent as they are, since a record may be sealed only once. So at most
+//! [`CALL_BYTES_MAX`] are sealed before the socket is tried, and nothing more until it has taken them all.
+//! Bodies of the content store are read like other files: `sendfile` would send them unencrypted.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ pub struct Sealer<'a> {
 }
 
 impl Sealer<'_> {
-    /// Sends what the socket has not taken before. Whether it has taken all now.
+    /// Sends what the socket has not taken before. Returns whether it has taken all now.
     pub(crate) fn flush(&mut self, socket: impl AsFd, tracer: &Tracer) -> Result<bool, Errno> {
         flush(self.client, socket, tracer)
     }
@@ -55,7 +55,7 @@ impl Sealer<'_> {
     }
 }
 
-/// Sends sealed bytes that the socket has not taken before. Whether it has taken all now.
+/// Sends sealed bytes that the socket has not taken before. Returns whether it has taken all now.
 ///
 /// # Errors
 /// If the client has disconnected.

@@ -1,4 +1,4 @@
-//! What a connection keeps of TLS in the worker: its stage, input that is no whole record yet, and
+//! The TLS state of a connection in the worker: its stage, input that is not a whole record yet, and
 //! sealed bytes that the socket has not taken.
 
 use crate::handshake::Handshake;
@@ -8,7 +8,7 @@ use crate::records::{Opened, Records, Violation};
 /// The first records of a response are short, so that the client can open them as soon as they arrive
 /// and need not wait for more packets. This is what fits into one packet of an Ethernet.
 const SHORT_RECORD_BYTES: usize = 1_350;
-/// The number of records that are short: about what the first round trips bring.
+/// The number of records that are short: about as many as the first round trips carry.
 const SHORT_RECORDS: u32 = 20;
 /// After a pause, records are short again.
 const PAUSE_MS: u64 = 1_000;
@@ -23,7 +23,7 @@ pub enum Stage {
     Inline(Box<Handshake>),
     /// Records are exchanged.
     Open(Box<Records>),
-    /// Nothing can be exchanged any more.
+    /// The connection is over: no more records can be exchanged.
     Over,
 }
 
@@ -36,7 +36,7 @@ pub enum Received {
     Nothing,
     /// The client sends nothing more.
     End,
-    /// The connection cannot go on. An alert may wait to be sent.
+    /// The connection cannot continue. An alert may wait to be sent.
     Failed(Violation),
 }
 
@@ -91,7 +91,7 @@ impl Client {
         matches!(self.stage, Stage::Open(_))
     }
 
-    /// Whether there is input that no event will tell of: a whole record, or the end.
+    /// Whether there is input for which no event will come: a whole record, or the end.
     pub fn has_input(&self) -> bool {
         let is_at_end = matches!(&self.stage, Stage::Open(records) if records.is_at_end());
         self.has_record || !self.opened.is_empty() || self.end.is_some() || is_at_end
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Keeps what comes before the first record and is none.
+    /// Keeps bytes before the first record which are not a record.
     pub fn keep_preface(&mut self, input: &[u8]) {
         self.keep_input(input);
         self.has_record = false;
@@ -170,8 +170,8 @@ impl Client {
         if let Some(Received::Failed(Violation::Ours(reason))) = end {
             records.seal_alert(reason, &mut self.unsent);
         }
-        // A client that asks for answers and does not read them would fill memory: so there is one at a time.
-        // What is owed then goes with the next data.
+        // A client that asks for answers and does not read them would fill memory, so one answer waits at a
+        // time. Further ones go with the next data.
         let has_unsent = self.unsent_from < self.unsent.len();
         if records.owes_control() && !has_unsent && records.seal_control(&mut self.unsent).is_err()
         {
@@ -240,12 +240,13 @@ impl Client {
         }
     }
 
-    /// A response is cut: its end must not look like one, so [`seal_end`](Client::seal_end) does nothing.
+    /// A response is cut off. The client must not take this for its end, so
+    /// [`seal_end`](Client::seal_end) does nothing.
     pub fn cut(&mut self) {
         self.is_cut = true;
     }
 
-    /// Seals the end of what the server sends. Before the handshake is done, there is none.
+    /// Seals the end of what the server sends. Does nothing before the handshake is done.
     pub fn seal_end(&mut self) {
         if self.is_cut {
             return;

@@ -28,7 +28,7 @@ pub struct Settings {
     pub only_13: bool,
     /// The protocols to agree on by ALPN, the preferred one first.
     pub protocols: Vec<Vec<u8>>,
-    /// Certificates in PEM of those who certify clients; empty if clients are not asked.
+    /// Certificates in PEM of the authorities for clients; empty if clients are not asked.
     pub client_authorities: Vec<u8>,
     /// Whether a client may come without a certificate, if clients are asked.
     pub client_may_be_unknown: bool,
@@ -41,8 +41,8 @@ headway_os::encoding! {
 }
 
 impl Settings {
-    /// What tickets are good for. A client that resumes a session shows no certificate, so one that was let
-    /// in under other rules must not resume: after a reload, say, which has begun to ask for certificates.
+    /// The purpose of tickets. A client that resumes a session shows no certificate. So a session from before a
+    /// reload which changed the rules for client certificates must not be resumed.
     fn ticket_purpose(&self) -> Vec<u8> {
         let mut purpose = self.client_authorities.clone();
         purpose.push(u8::from(self.client_may_be_unknown));
@@ -116,7 +116,7 @@ thread_local! {
     static SECRETS: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// rustls gives away keys, but the secrets from which later keys are made only to a log of keys.
+/// rustls gives out keys directly, but the secrets from which later keys are made only to a key log.
 #[derive(Debug)]
 struct Captured;
 
@@ -146,9 +146,9 @@ impl KeyLog for Captured {
 pub enum Step {
     /// The client's next records.
     More,
-    /// Nothing: it is done.
+    /// The handshake is done.
     Done(Box<Established>),
-    /// It has failed, for this reason.
+    /// The handshake has failed, for this reason.
     Failed(String),
 }
 
@@ -180,8 +180,8 @@ impl Handshake {
         })
     }
 
-    /// Takes whole records of the client, and appends what it has to be sent to `output`. Parts of a
-    /// record would be lost at the end of the handshake.
+    /// Takes whole records of the client, and appends to `output` what has to be sent to the client. A part
+    /// of a record would be lost at the end of the handshake.
     pub fn feed(&mut self, mut records: &[u8], output: &mut Vec<u8>) -> Step {
         let Some(mut connection) = self.connection.take() else {
             return Step::Failed("the handshake is over".to_owned());
@@ -211,8 +211,8 @@ impl Handshake {
     }
 }
 
-/// Feeds one record after the other, and leaves those behind the handshake: rustls would go on to new keys
-/// without giving away their secrets.
+/// Feeds one record after the other, and leaves the records after the handshake: rustls would change to new
+/// keys without giving out their secrets.
 fn feed_until_done(connection: &mut ServerConnection, records: &mut &[u8]) -> Result<(), String> {
     while !records.is_empty() && connection.is_handshaking() {
         let length = match Splitter::look(records) {
@@ -234,7 +234,7 @@ fn feed_until_done(connection: &mut ServerConnection, records: &mut &[u8]) -> Re
     Ok(())
 }
 
-/// Opens what has come behind the handshake.
+/// Opens what has come after the handshake.
 fn open_early(mut established: Established, sealed: &[u8], output: &mut Vec<u8>) -> Step {
     let Some(records) = Records::new(&established) else {
         return Step::Failed("the keys cannot be used".to_owned());
@@ -254,7 +254,9 @@ fn open_early(mut established: Established, sealed: &[u8], output: &mut Vec<u8>)
     output.extend(client.unsent());
     established.is_at_end = received == Received::End;
     match (received, &client.stage) {
-        (Received::Failed(violation), _) => Step::Failed(format!("behind it: {violation:?}")),
+        (Received::Failed(violation), _) => {
+            Step::Failed(format!("after the handshake: {violation:?}"))
+        }
         (_, Stage::Open(records)) if records.hand_over(&mut established).is_some() => {
             Step::Done(Box::new(established))
         }

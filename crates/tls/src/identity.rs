@@ -44,7 +44,7 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// Checks that both can be used, and belong together.
+    /// Checks that both can be used and belong together.
     ///
     /// # Errors
     /// If not.
@@ -75,7 +75,7 @@ impl Identity {
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, IdentityError> {
         let error = |text: String| IdentityError::Key(text);
-        // Both forms of encryption say so in the text.
+        // Both forms of an encrypted key have this word in the text.
         let has = |mark: &[u8]| self.key.windows(mark.len()).any(|part| part == mark);
         if has(b"ENCRYPTED") {
             return Err(error(
@@ -145,7 +145,7 @@ impl ByName {
         let wild: Vec<_> = self.0.iter().filter(|one| one.is_for(&host)).collect();
         match (wild.is_empty(), self.0.first()) {
             (true, Some(first)) => {
-                // The first one's twin, with another kind of key, is as good.
+                // A certificate for the same names with another kind of key may be used as well.
                 let has_all = |of: &Certified, names: &[String]| {
                     names.iter().all(|name| of.names.contains(name))
                 };

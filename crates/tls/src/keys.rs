@@ -14,7 +14,7 @@ use crate::record::{HEADER_BYTES, content};
 const TAG_BYTES: usize = 16;
 /// The part of the nonce that travels with a record of TLS 1.2 with AES-GCM.
 const EXPLICIT_BYTES: usize = 8;
-/// After this number of records AES-GCM needs a new key: RFC 8446, 5.5, with room.
+/// After this number of records AES-GCM needs a new key. It is below the limit of RFC 8446, 5.5.
 const RECORDS_MAX: u64 = 1 << 23;
 /// The version that stands in records.
 const RECORD_VERSION: [u8; 2] = [3, 3];
@@ -113,7 +113,7 @@ impl Keys {
         Ok(())
     }
 
-    /// What another process needs to go on with these keys, which began as `before`.
+    /// What another process needs to continue with these keys, which began as `before`.
     pub(crate) fn hand_over(&self, before: &Direction) -> Result<Direction, Unspecified> {
         let keys = match self.secret == before.secret {
             true => before.clone(),
@@ -149,8 +149,8 @@ impl Keys {
         Ok((number, nonce))
     }
 
-    /// Appends a record with these parts as its text. The number of a record is used only once, whatever
-    /// happens to it then.
+    /// Appends a record with these parts as its text. The number of a record is used only once, even if
+    /// sealing fails.
     pub(crate) fn seal(
         &mut self,
         kind: u8,
@@ -212,7 +212,7 @@ impl Keys {
             let context = Aad::from(*header);
             self.key
                 .open_separate_gather(nonce, context, text, tag, out)?;
-            // Behind the text stands its type, and then zeros. Without a type it is none that is known.
+            // The type follows the text, then zeros. A record without a type is of no known type.
             let last = out.iter().rposition(|byte| *byte != 0);
             return Ok(last.map_or((0, 0), |last| (out[last], last)));
         }

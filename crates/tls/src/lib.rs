@@ -1,10 +1,9 @@
 //! TLS 1.2 and 1.3 for a server whose event loop never computes for long.
 //!
-//! A handshake takes 0.1 to 5 ms of computing, and needs the private key. So
-//! [`process`] does handshakes in a process of its own, which alone has the keys; [`Handshake`] is
-//! one of them, by rustls. When it is done, the worker gets the traffic secrets ([`Established`]) and
-//! from then on opens and seals records by itself ([`Records`]). [`Client`] is what a connection
-//! keeps of all that.
+//! A handshake takes 0.1 to 5 ms of CPU time, and needs the private key. So [`process`] does handshakes in
+//! a separate process, and the worker has no keys. [`Handshake`] is one handshake, by rustls. When it is
+//! done, the worker gets the traffic secrets ([`Established`]). From then on it opens and seals records by
+//! itself ([`Records`]). [`Client`] is the TLS state of one connection.
 //!
 //! Sources: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2), RFC 5288 and RFC 7905 (its ciphers), RFC 6066
 //! (server names), RFC 7301 (ALPN).

@@ -1,4 +1,5 @@
-//! The handshake process of a worker: it alone has the private keys, and computes as long as it takes.
+//! The handshake process of a worker. It has the private keys, which the worker has not, and may compute
+//! for as long as a handshake takes.
 //!
 //! It handles one message after the other. While it computes for one client, others wait here and not
 //! in the worker.
@@ -21,7 +22,7 @@ use crate::wire::{Answer, MESSAGE_BYTES_MAX, Order, encode};
 /// Handshakes at a time: the worker has fewer.
 const HANDSHAKES_MAX: usize = 1 << 14;
 
-/// A message in a memfd that nobody can change.
+/// A message in a memfd that no process can change.
 ///
 /// # Errors
 /// Those of memfd_create(2) and write(2).
@@ -38,8 +39,8 @@ pub fn sealed<'b>(message: &impl Field<'b>) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Gives a handshake process its keys, through the end of its worker, which never sees them. The
-/// descriptors are those of [`read_acceptor`].
+/// Gives a handshake process its keys through the worker's end of the socket, before the worker gets this
+/// end. So the worker never sees the keys. The descriptors are those of [`read_acceptor`].
 ///
 /// # Errors
 /// Those of sendmsg(2).

@@ -28,14 +28,14 @@ pub mod alert {
     pub(crate) const NO_RENEGOTIATION: u8 = 100;
 }
 
-/// What stands at the front of input.
+/// What input begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Splitter {
     /// A whole record of this length, with its header.
     Whole(usize),
     /// The beginning of a record.
     Partial,
-    /// Something else than a record of TLS.
+    /// Something other than a TLS record.
     NoRecord,
 }
 
@@ -68,8 +68,8 @@ impl Splitter {
         }
     }
 
-    /// The length of the whole records at the front of `input`, and whether something follows that is
-    /// none.
+    /// The length of the whole records at the front of `input`, and whether something follows that is not
+    /// a record.
     pub fn whole_records(input: &[u8]) -> (usize, bool) {
         let mut length = 0;
         loop {

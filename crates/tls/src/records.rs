@@ -49,10 +49,10 @@ pub enum Opened {
     End,
 }
 
-/// Why a connection cannot go on.
+/// Why a connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// The client has broken the protocol, which this alert tells it.
+    /// The client has violated the protocol. This alert reports it.
     Ours(u8),
     /// The client has reported a failure.
     Theirs(u8),
@@ -95,7 +95,7 @@ impl Records {
     /// Opens a whole record into `out`, which has [room](Records::text_room) for it.
     ///
     /// # Errors
-    /// If the connection cannot go on.
+    /// If the connection cannot continue.
     pub fn open(&mut self, record: &[u8], out: &mut [u8]) -> Result<Opened, Violation> {
         let outer = record.first().copied().unwrap_or(0);
         if self.is_13 && outer != content::DATA {
@@ -121,7 +121,7 @@ impl Records {
                 end => return Ok(end),
             },
             content::HANDSHAKE if self.is_13 => self.take_key_update(text)?,
-            // A ClientHello: the client wants to renegotiate. It may go on without.
+            // A ClientHello: the client wants to renegotiate. It may continue without.
             content::HANDSHAKE if text.first() == Some(&1) => self.owes_refusal = true,
             _ => return Err(Violation::Ours(alert::UNEXPECTED_MESSAGE)),
         }
@@ -156,7 +156,7 @@ impl Records {
         Ok(())
     }
 
-    /// Whether something has to be sent that no data goes with.
+    /// Whether a message of the protocol itself has to be sent.
     pub fn owes_control(&self) -> bool {
         self.owes_update || self.owes_refusal
     }

@@ -1,9 +1,9 @@
 //! Session tickets, by which a client resumes a session with any process of the server.
 //!
-//! A ticket is sealed with the key of its period. All processes have the same keys without talking to
-//! each other: the secret of a period makes the next one by a hash, so each process goes on by itself
-//! when the clock says so. The hash cannot be inverted, so keys of earlier periods are gone for good
-//! (forward secrecy), and so are the tickets which they have sealed.
+//! A ticket is sealed with the key of its period. All processes have the same keys without messages between
+//! them: each makes the secret of the next period by a hash when the clock reaches it. The hash cannot be
+//! inverted, so keys of earlier periods cannot be computed again (forward secrecy). Tickets which they
+//! sealed cannot be opened any more.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use rustls::server::ProducesTickets;
 
 /// How long tickets are sealed with one key. They are accepted for twice that.
 const PERIOD_SECONDS: u64 = 6 * 60 * 60;
-/// Periods to go on at a time. After a longer sleep the secret is the same as new.
+/// The most periods by which a secret is advanced at a time.
 const STEPS_MAX: u64 = 1_000;
 const SECRET_BYTES: usize = 32;
 
@@ -145,7 +145,7 @@ impl Tickets {
     fn with_keys<T>(&self, period: u64, work: impl FnOnce(&Keys) -> Option<T>) -> Option<T> {
         let mut keys = self.0.lock().ok()?;
         while keys.secret.period < period {
-            // Of those that are over only the last one is of use.
+            // Of the periods that are over, only the last one is of use.
             let next = (period - 1).max(keys.secret.period + 1);
             keys.secret.advance_to(next);
             let new = keys.secret.key(&keys.purpose)?;

@@ -47,7 +47,7 @@ pub enum Answer<'b> {
     More {
         /// The connection.
         token: u64,
-        /// What the client has to be sent.
+        /// What has to be sent to the client.
         output: &'b [u8],
     },
     /// The handshake is done.
@@ -56,7 +56,7 @@ pub enum Answer<'b> {
         token: u64,
         /// What was agreed on.
         established: Established,
-        /// What the client has to be sent first.
+        /// What has to be sent to the client first.
         output: &'b [u8],
     },
     /// The handshake has failed.

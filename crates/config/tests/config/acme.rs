@@ -111,7 +111,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "acme-hosts = \"*.a.example\"",
         4,
-        &["acme-hosts: `*.a.example`: an authority certifies no wildcard"],
+        &["acme-hosts: `*.a.example`: authorities issue no wildcard certificates by HTTP"],
     ),
     (
         "acme-hosts = \"192.0.2.1\"",
@@ -178,7 +178,7 @@ fn names_need_listeners_with_and_without_tls() {
         &format!("tls-listen = 443\n{hosts}"),
         3,
         &[
-            "acme-hosts: the authority asks at port 80",
+            "acme-hosts: the authority sends its requests to port 80",
             "set listen = \":80\"",
         ],
     );

@@ -263,7 +263,7 @@ const MISTAKES_BESIDE_TLS: &[Mistake] = &[
     (
         "[[host]]\nroot = \"site\"\ntls-key = \"b.key\"",
         6,
-        &["host.tls-key: it is the key of no certificate"],
+        &["host.tls-key: there is no certificate for this key"],
     ),
     (
         "[[host]]\nroot = \"site\"\ntls-certificate = \"b\"",
@@ -336,7 +336,7 @@ const MISTAKES_OF_TLS: &[Mistake] = &[
     (
         "tls-listen = 8443\ntls-key = \"a.key\"",
         2,
-        &["tls-key: it is the key of no certificate; set tls-certificate"],
+        &["tls-key: there is no certificate for this key; set tls-certificate"],
     ),
     (
         "tls-listen = 8443\ntls-certificate = \"none.pem\"",

@@ -2,7 +2,7 @@
 //! certificates, and is replaced when it dies or a reload has changed its settings.
 //!
 //! It runs as the user of the server, so that the master never writes to a directory of this user. It
-//! orders nothing before workers serve: they have to answer the challenges.
+//! orders nothing before workers serve, since they have to answer the challenges.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -86,7 +86,7 @@ impl Acme {
         self.running.as_ref().map(|(_, control)| control)
     }
 
-    /// Has it order what is due.
+    /// Lets the process order what is due.
     fn begin(&mut self) {
         if let Some((_, control)) = self.running.as_ref().filter(|_| !self.has_begun) {
             // If it has ended, it is reaped next.
@@ -166,7 +166,7 @@ impl Master<'_> {
         }
     }
 
-    /// Has the ACME process order once workers serve.
+    /// Lets the ACME process order once workers serve.
     pub(super) fn begin_acme(&mut self) {
         if let Some(acme) = self.acme.as_mut().filter(|_| self.announced) {
             acme.begin();

@@ -25,7 +25,7 @@ pub enum MasterError {
         why: String,
     },
     /// The ACME process cannot make the first certificates.
-    #[error("cannot keep certificates{user}: {why}; not starting")]
+    #[error("cannot prepare certificates{user}: {why}; not starting")]
     Acme {
         /// ` as NAME:GROUP`, if the ACME process is not the user of the master.
         user: String,
@@ -51,7 +51,7 @@ pub enum MasterError {
         error: io::Error,
     },
     /// A certificate or a key cannot be used.
-    #[error("{0}; not starting")]
+    #[error("{0}")]
     Tls(String),
     /// There is no memory that several workers can share.
     #[error(

@@ -20,7 +20,7 @@ use headway_tls::{Acceptor, Identity, Settings, TicketSecret};
 use super::Master;
 use super::reload::Generation;
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Certificate files are far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -68,7 +68,7 @@ impl Keys {
     }
 }
 
-/// Looks whether files of certificates have changed, as when they were renewed.
+/// Checks whether certificate files have changed, for example after a renewal.
 pub(super) struct Renewals {
     due: Option<Instant>,
     /// The files with which a reload was last tried.
@@ -91,7 +91,7 @@ impl Renewals {
         }
     }
 
-    /// Has the files looked at as soon as possible.
+    /// Lets the files be checked as soon as possible.
     pub(super) fn look_now(&mut self) {
         self.due = Some(Instant::now());
     }

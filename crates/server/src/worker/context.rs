@@ -70,7 +70,7 @@ pub(super) struct LoopContext {
     /// Connections whose write quantum was used up; they run again after the events of the next
     /// iteration.
     pub run_queue: Vec<Token>,
-    /// Connections that speak HTTP/2, and streams of which have sent something or have ended.
+    /// HTTP/2 connections with streams that have sent something or have ended.
     pub sessions_due: Vec<Token>,
     /// What happens to connections of which a handler has taken a step on its own.
     pub settled: Vec<(Token, Next)>,
@@ -203,7 +203,7 @@ impl LoopContext {
     }
 
     /// Puts a connection back after a step. What it has received already is handled as if it arrived
-    /// now, since no event tells of it.
+    /// now, since no event comes for it.
     pub fn put_back(&mut self, slot: usize, mut connection: Box<Connection>) {
         let reads = matches!(connection.interest, Some(Interest::READ | Interest::BOTH));
         if reads && connection.has_unread() {

@@ -1,9 +1,9 @@
-//! HTTP/2 in the worker. A client's connection has the frames; each of its requests is a connection of its
-//! own, so that everything which answers requests serves them as it serves others.
+//! HTTP/2 in the worker. A client's connection has the frames. Each of its requests is a separate connection,
+//! so handlers serve it like any other request.
 //!
 //! A stream reads and writes no socket. Whenever frames have come, or streams have sent something, the
-//! session is served: new requests begin, streams with input or with room go on, the most urgent first,
-//! and what was made leaves with one call.
+//! session is served: new requests begin, and streams with input or room continue, the most urgent first.
+//! The resulting frames are sent with one call.
 
 use headway_connection::{Connection, Multiplexed, Phase};
 use headway_event::{Interest, Ready, Token};
@@ -17,7 +17,7 @@ use super::{Disposition, Worker};
 const ROUNDS_MAX: usize = 4;
 
 impl LoopContext {
-    /// Has a connection speak HTTP/2.
+    /// Makes a connection speak HTTP/2.
     pub(super) fn prepare_http2(&mut self, connection: &mut Connection) {
         let settings = Settings {
             streams_max: self.config.http2_streams_max,
@@ -38,7 +38,7 @@ impl LoopContext {
         }
     }
 
-    /// Sends what a session has made, as far as the socket takes it. Whether all has left.
+    /// Sends the frames of a session, as far as the socket takes them. Returns whether all were sent.
     fn send_frames(&mut self, connection: &mut Connection) -> Result<bool, ()> {
         let Some(mut multiplexed) = connection.http2.take() else {
             return Err(());
@@ -63,7 +63,7 @@ impl LoopContext {
 }
 
 impl Worker {
-    /// Begins HTTP/2 if the client does (RFC 9113, 3.3): its first bytes are no request of HTTP/1.
+    /// Begins HTTP/2 if the client does (RFC 9113, 3.3): its first bytes are not an HTTP/1 request.
     pub(super) fn begin_if_http2(
         &mut self,
         connection: &mut Connection,
@@ -131,7 +131,7 @@ impl Worker {
         }
     }
 
-    /// Lets all go on that can, and sends what they have made.
+    /// Continues all streams that can continue, and sends their frames.
     fn serve_session(&mut self, connection: &mut Connection) -> Disposition {
         let mut is_sent = true;
         // Takes what has come: it may give streams room.
@@ -188,7 +188,7 @@ impl Worker {
         Disposition::Keep
     }
 
-    /// Begins the requests that have come. Whether there were any.
+    /// Begins the requests that have come. Returns whether there were any.
     fn begin_requests(&mut self, connection: &mut Connection) -> bool {
         let mut any = false;
         while let Some(multiplexed) = &mut connection.http2
@@ -221,7 +221,7 @@ impl Worker {
         any
     }
 
-    /// Lets streams go on that have input or room. Whether there were any.
+    /// Continues streams that have input or room. Returns whether there were any.
     fn serve_streams(&mut self, connection: &mut Connection) -> bool {
         let Some(multiplexed) = &mut connection.http2 else {
             return false;
@@ -252,7 +252,7 @@ impl Worker {
         any
     }
 
-    /// Lets a stream go on. Whether it could.
+    /// Continues a stream. Returns whether it could.
     fn serve_stream(
         &mut self,
         connection: &Connection,
@@ -267,15 +267,15 @@ impl Worker {
             return false;
         };
         self.with_connection(slot, |worker, stream| match event.hangup {
-            // Its client has given it up.
+            // The client has cancelled it.
             true => Disposition::Close,
             false => worker.on_event(stream, event),
         });
         true
     }
 
-    /// The next turn, if the stream that has gone on has it, too: others wait for the end of a response that
-    /// is of use only when it is whole (RFC 9218, 10).
+    /// Gives the next turn to the same stream, if its response is of use only when it is complete. Other streams
+    /// wait for its end (RFC 9218, 10).
     fn next_turn(&mut self, before: Option<Place>, event: &Ready) -> Option<Option<Place>> {
         let before = before.filter(|before| !before.is_incremental)?;
         let slot = self.context.connections.find(event.token)?;
@@ -302,7 +302,7 @@ struct Place {
     is_incremental: bool,
 }
 
-/// What a stream can go on with.
+/// What a stream can continue with.
 fn look(connection: &mut Connection) -> Option<(Option<Place>, Ready)> {
     let of = connection.stream.as_mut()?;
     let token: Token = connection.token;

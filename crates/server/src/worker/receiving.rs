@@ -164,8 +164,8 @@ impl LoopContext {
         }
     }
 
-    /// As [`peek`](LoopContext::peek), but looks into the records of a client that speaks TLS: one that has
-    /// gone has sent a record before.
+    /// As [`peek`](LoopContext::peek), but opens the records of a client that speaks TLS: a client which
+    /// disconnects may send a record first.
     pub(super) fn look_ahead(&mut self, connection: &mut Connection) -> Result<usize, Errno> {
         if connection.has_received() {
             return Ok(1);
@@ -216,7 +216,7 @@ impl LoopContext {
     }
 
     pub(super) fn peek(&self, connection: &Connection) -> Result<usize, Errno> {
-        // What it waits for is found when its client's frames are looked at.
+        // Its input is found when the frames of its client are read.
         if connection.stream.is_some() {
             return Err(Errno::AGAIN);
         }

@@ -86,7 +86,8 @@ impl Handler for LocationRedirect {
 /// Redirects requests in the clear to TLS (`tls-redirect`).
 pub(super) struct TlsRedirect;
 
-/// What proves to a certificate authority that the host is ours (RFC 8555, 8.3): it asks in the clear.
+/// Answers here prove to a certificate authority that the host belongs to this server (RFC 8555, 8.3). The
+/// authority requests them without TLS.
 const ACME_CHALLENGES: &[u8] = b".well-known/acme-challenge/";
 const HTTPS_PORT: u16 = 443;
 

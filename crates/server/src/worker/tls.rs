@@ -2,7 +2,7 @@
 //! are done.
 //!
 //! A handshake computes for up to 5 ms. So the worker only splits the client's input into records and
-//! passes them on. While the handshake process has those of a client, the client is not read from. A
+//! passes them on. While the handshake process has records of a client, the worker does not read from it. A
 //! process gets at most [`AWAY_MAX`] clients at a time; the others wait in the worker, until the handshake
 //! timeout. With `tls-handshakes = "inline"` the worker does handshakes itself.
 
@@ -63,11 +63,11 @@ enum Progress {
     Open(Vec<u8>),
     /// A trusted proxy has named the client, whose first records are next.
     Entered,
-    /// It is no handshake, but maybe a request in the clear.
+    /// It is not a handshake, but may be a request without TLS.
     NoTls(Vec<u8>),
     /// It has failed; the client may have to read why.
     Failed,
-    /// The client has gone.
+    /// The client has disconnected.
     Gone,
 }
 
@@ -111,7 +111,7 @@ impl LoopContext {
             return Progress::Gone;
         };
         let kept = tls.restore_input(raw);
-        // Without room there are records to be taken first.
+        // If there is no room, records have to be taken first.
         let received = match kept < raw.len() {
             true => self.receive_bytes(connection, &mut raw[kept..]),
             false => Ok(None),

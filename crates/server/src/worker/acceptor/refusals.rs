@@ -64,7 +64,7 @@ impl Refusals {
         }
     }
 
-    /// Rejects a connection without an answer, as where the client speaks TLS and could read none.
+    /// Rejects a connection without a response, for example if the client speaks TLS and could not read one.
     ///
     /// Closing with a linger time of zero sends a reset (socket(7)): no response, nothing left behind. If
     /// setting it fails, the client sees an orderly close instead.
