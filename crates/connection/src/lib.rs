@@ -185,6 +185,21 @@ pub struct Multiplexed {
     pub session: Session,
     /// The connections which represent its requests.
     pub streams: Vec<Token>,
+    /// What its deadline is for.
+    pub waits_for: Option<SessionWait>,
+}
+
+/// What a connection with HTTP/2 waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionWait {
+    /// The first request.
+    FirstRequest,
+    /// The next request, after responses to all before.
+    NextRequest,
+    /// Its requests, which have deadlines of their own.
+    Requests,
+    /// Room for its frames in the socket.
+    Room,
 }
 
 /// A request of a client that speaks HTTP/2.

@@ -141,3 +141,10 @@ pub fn is_well_except(server: &Server, may_occur: impl Fn(&Value) -> bool) {
     assert_eq!(others.collect::<Vec<_>>(), Vec::<&Value>::new());
     assert_eq!(status["master"]["worker_deaths"], 0);
 }
+
+/// Turns of all loops.
+pub fn turns(server: &Server) -> u64 {
+    let status = server.status();
+    let turns = &status["total"]["counters"]["loop_turn_us"]["count"];
+    turns.as_u64().unwrap()
+}

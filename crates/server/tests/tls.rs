@@ -5,6 +5,7 @@
 mod bodies;
 mod channel;
 mod faults;
+mod rules;
 mod secrets;
 mod serving;
 mod sessions;

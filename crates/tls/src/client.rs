@@ -93,8 +93,14 @@ impl Client {
 
     /// Whether there is input for which no event will come: a whole record, or the end.
     pub fn has_input(&self) -> bool {
-        let is_at_end = matches!(&self.stage, Stage::Open(records) if records.is_at_end());
-        self.has_record || !self.opened.is_empty() || self.end.is_some() || is_at_end
+        let records = match &self.stage {
+            Stage::Open(records) => records,
+            // Something else than a record may stand behind those of the handshake.
+            Stage::Begun | Stage::Inline(_) => return self.has_record,
+            Stage::Away | Stage::Over => return false,
+        };
+        let has_more = self.has_record || !self.opened.is_empty();
+        has_more || self.end.is_some() || records.is_at_end()
     }
 
     /// Puts the input that was kept to the front of a buffer, and returns its length.

@@ -17,6 +17,8 @@ use headway_config::{Config, TlsConfig, TlsIdentity};
 use headway_tls::process::sealed;
 use headway_tls::{Acceptor, Identity, Settings, TicketSecret};
 
+use rustix::fs::{Mode, OFlags};
+
 use super::Master;
 use super::reload::Generation;
 
@@ -110,6 +112,10 @@ impl Master<'_> {
             return;
         };
         self.renewals.due = Some(now + LOOK_INTERVAL);
+        // The secrets of earlier periods are forgotten here, too.
+        if let Some(secret) = self.tickets.borrow_mut().as_mut() {
+            secret.advance();
+        }
         let found = stamps(&self.current.config);
         if is_busy || found == keys.stamps || found == self.renewals.tried {
             return;
@@ -196,7 +202,13 @@ fn settings(tls: &TlsConfig, has_http2: bool) -> Result<Settings, String> {
 
 fn read(setting: &str, path: &Path) -> Result<Vec<u8>, String> {
     let text = |error: io::Error| format!("{setting} {}: {error}", path.display());
-    let file = File::open(path).map_err(text)?;
+    // A FIFO that someone has put there must not hold up the server.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = File::from(file.map_err(|error| text(error.into()))?);
+    if !file.metadata().map_err(text)?.is_file() {
+        return Err(format!("{setting} {}: not a regular file", path.display()));
+    }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)

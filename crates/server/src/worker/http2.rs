@@ -5,7 +5,7 @@
 //! session is served: new requests begin, and streams with input or room continue, the most urgent first.
 //! The resulting frames are sent with one call.
 
-use headway_connection::{Connection, Multiplexed, Phase};
+use headway_connection::{Connection, Multiplexed, Phase, SessionWait};
 use headway_event::{Interest, Ready, Token};
 use headway_http2::{PREFACE, Priority, Session, Settings};
 use rustix::io::Errno;
@@ -26,8 +26,39 @@ impl LoopContext {
         connection.http2 = Some(Box::new(Multiplexed {
             session: Session::new(settings),
             streams: Vec::new(),
+            waits_for: None,
         }));
         self.counters.http2_connections += 1;
+        // Its client learns it at once, as one of HTTP/1 does from its first response.
+        if self.draining_until_ms.is_some()
+            && let Some(multiplexed) = &mut connection.http2
+        {
+            multiplexed.session.shut_down();
+        }
+    }
+
+    /// Sets the deadline of a session. Only what it waits for extends it: a client that sends something else
+    /// gains nothing.
+    fn set_session_timeout(
+        &mut self,
+        connection: &mut Connection,
+        waits_for: SessionWait,
+        has_progressed: bool,
+    ) {
+        let Some(multiplexed) = &mut connection.http2 else {
+            return;
+        };
+        let before = multiplexed.waits_for.replace(waits_for);
+        if before == Some(waits_for) && !has_progressed {
+            return;
+        }
+        let config = &self.config;
+        match waits_for {
+            SessionWait::FirstRequest => self.set_timeout(connection, config.header_timeout_ms),
+            SessionWait::NextRequest => self.set_timeout(connection, config.idle_timeout_ms),
+            SessionWait::Room => self.set_timeout(connection, config.send_timeout_ms),
+            SessionWait::Requests => self.deadlines.clear(connection.slot()),
+        }
     }
 
     /// Sends what was sealed before.
@@ -38,28 +69,44 @@ impl LoopContext {
         }
     }
 
-    /// Sends the frames of a session, as far as the socket takes them. Returns whether all were sent.
-    fn send_frames(&mut self, connection: &mut Connection) -> Result<bool, ()> {
+    /// Sends the frames of a session, as far as the socket takes them.
+    fn send_frames(&mut self, connection: &mut Connection) -> Result<SentFrames, ()> {
         let Some(mut multiplexed) = connection.http2.take() else {
             return Err(());
         };
+        let sealed_bytes = |connection: &Connection| {
+            let client = connection.tls.as_ref();
+            client.map_or(0, |client| client.unsent().len())
+        };
+        let sealed_before = sealed_bytes(connection);
         let sent = multiplexed.session.with_output(|output| match output {
             [] => self.flush_tls(connection).map(|()| 0),
             output => self.send_now(connection, output, false),
         });
         let sent = match sent {
-            Ok(sent) => Ok(sent),
+            Ok(bytes) => Ok(bytes),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(_) => Err(()),
         };
-        if let Ok(count) = sent {
-            multiplexed.session.sent(count);
-            self.counters.sent_bytes += count as u64;
-        }
-        let is_sent = !multiplexed.session.has_output();
+        multiplexed.session.sent(sent.unwrap_or(0));
+        let has_output = multiplexed.session.has_output();
         connection.http2 = Some(multiplexed);
-        sent.map(|_| is_sent && !connection.has_unsent())
+        let bytes = sent?;
+        Ok(SentFrames {
+            bytes: bytes as u64,
+            has_progressed: bytes > 0 || sealed_bytes(connection) < sealed_before,
+            are_all: !has_output && !connection.has_unsent(),
+        })
     }
+}
+
+/// What was sent of the frames of a session.
+struct SentFrames {
+    bytes: u64,
+    /// The socket has taken some, or some that were sealed before.
+    has_progressed: bool,
+    /// Nothing is left.
+    are_all: bool,
 }
 
 impl Worker {
@@ -133,23 +180,23 @@ impl Worker {
 
     /// Continues all streams that can continue, and sends their frames.
     fn serve_session(&mut self, connection: &mut Connection) -> Disposition {
-        let mut is_sent = true;
+        let (mut is_sent, mut has_sent) = (true, false);
+        let requests = connection.requests;
         // Takes what has come: it may give streams room.
         self.begin_requests(connection);
         for round in 0.. {
             let served = self.serve_streams(connection);
             // Makes frames of what streams have sent.
             let begun = self.begin_requests(connection);
-            let before = self.context.counters.sent_bytes;
-            match self.context.send_frames(connection) {
-                Ok(sent) => is_sent = sent,
-                Err(()) => return Disposition::Close,
-            }
-            // What was sent has made room.
-            let sent = self.context.counters.sent_bytes - before;
+            let Ok(sent) = self.context.send_frames(connection) else {
+                return Disposition::Close;
+            };
+            is_sent = sent.are_all;
+            has_sent |= sent.has_progressed;
             let is_sealed = connection.tls.is_some();
-            self.context.sender.count_sent(sent, is_sealed);
-            if !is_sent || !(served || begun || sent > 0) {
+            self.context.sender.count_sent(sent.bytes, is_sealed);
+            // What was sent has made room.
+            if !is_sent || !(served || begun || sent.bytes > 0) {
                 break;
             }
             if round == ROUNDS_MAX || self.context.sender.is_round_full() {
@@ -176,15 +223,14 @@ impl Worker {
                 (false, _) => Interest::WRITE,
             },
         );
-        let timeout_ms = match (is_idle, is_sent) {
-            (true, true) => self.context.config.idle_timeout_ms,
-            _ => self.context.config.send_timeout_ms,
+        let (waits_for, has_progressed) = match (is_sent, is_idle, connection.requests) {
+            (false, ..) => (SessionWait::Room, has_sent),
+            (true, false, _) => (SessionWait::Requests, false),
+            (true, true, 0) => (SessionWait::FirstRequest, false),
+            (true, true, now) => (SessionWait::NextRequest, now > requests),
         };
-        // Streams have deadlines of their own.
-        match is_idle || !is_sent {
-            true => self.context.set_timeout(connection, timeout_ms),
-            false => self.context.deadlines.clear(connection.slot()),
-        }
+        self.context
+            .set_session_timeout(connection, waits_for, has_progressed);
         Disposition::Keep
     }
 

@@ -25,7 +25,9 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
-use headway_connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
+use headway_connection::{
+    ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase, SessionWait,
+};
 use headway_files::protocol::CustomResult;
 use headway_files::{Failure, OpenFile};
 use headway_http::{Framing, Parsed, Status};
@@ -189,7 +191,12 @@ impl Router {
             }
             Phase::Linger => return Next::Close(None),
             Phase::Http2 => {
-                context.counters.timeouts_idle += 1;
+                let waits_for = connection.http2.as_ref().and_then(|one| one.waits_for);
+                *match waits_for {
+                    Some(SessionWait::FirstRequest) => &mut context.counters.timeouts_header,
+                    Some(SessionWait::Room) => &mut context.counters.timeouts_send,
+                    _ => &mut context.counters.timeouts_idle,
+                } += 1;
                 return Next::Close(None);
             }
             Phase::Handshake => {

@@ -209,15 +209,10 @@ fn waiting_program_costs_no_turns_of_the_loop() {
     }
     client.wait_for("the programs", |_| counter(&server, "cgi_processes") == 2);
     client.pass();
-    let turns = || {
-        let status = server.status();
-        let turns = &status["total"]["counters"]["loop_turn_us"]["count"];
-        turns.as_u64().unwrap()
-    };
-    let before = turns();
+    let before = turns(&server);
     client.pass();
     // A loop that turns without work would do so thousands of times.
-    let count = turns() - before;
+    let count = turns(&server) - before;
     assert!(count < 200, "{count} turns");
     std::fs::write(site.note("go"), "").unwrap();
     for at in begun {

@@ -1,10 +1,11 @@
 //! Limits that are set: of streams, of headers, of time, of requests; and HTTP/2 switched off.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::Arc;
 
 use headway_test_support::http2::get;
 use headway_test_support::http2::*;
+use headway_test_support::wait_until;
 use rustls::version::TLS13;
 
 use super::client::*;
@@ -199,7 +200,7 @@ fn error_pages_are_those_of_the_site() {
 #[test]
 fn idle_connections_close_and_busy_ones_do_not() {
     let site = slow_site();
-    let server = site.serve_with("idle-timeout = \"300ms\"", "");
+    let server = site.serve_with("idle-timeout = \"300ms\"\nheader-timeout = \"300ms\"", "");
     let mut busy = Client::connect(&server);
     let slow = busy.begin_get("/cgi-bin/slow");
     busy.wait_for_header(slow);
@@ -209,9 +210,38 @@ fn idle_connections_close_and_busy_ones_do_not() {
     let mut silent = server.connect();
     send(&mut silent, hello(&[]));
     frames_until_close(&mut silent);
-    assert_eq!(counter(&server, "timeouts_idle"), 2);
+    assert_eq!(counter(&server, "timeouts_idle"), 1);
+    assert_eq!(counter(&server, "timeouts_header"), 1);
     std::fs::write(site.note("go"), "").unwrap();
     assert_eq!(busy.finish(slow).text(), "ended");
+    is_well(&server);
+}
+
+#[test]
+fn pings_and_unfinished_headers_extend_no_timeout() {
+    let site = Site::new();
+    let server = site.serve_configured("idle-timeout = \"400ms\"\nheader-timeout = \"400ms\"");
+    let ping = frame(PING, 0, 0, &[7; 8]);
+    let unfinished = frame(HEADERS, 0, 1, &request_block("GET", "/file.txt"));
+    let answered = [hello(&[]), get(1, "/file.txt")].concat();
+    for (begin, more, timeout) in [
+        (hello(&[]), &ping, "timeouts_header"),
+        (
+            [hello(&[]), unfinished].concat(),
+            &Vec::new(),
+            "timeouts_header",
+        ),
+        (answered, &ping, "timeouts_idle"),
+    ] {
+        let before = counter(&server, timeout);
+        let mut socket = server.connect();
+        send(&mut socket, &begin);
+        wait_until("the timeout", || {
+            // The server may have closed it.
+            let _ = socket.write(more);
+            counter(&server, timeout) > before
+        });
+    }
     is_well(&server);
 }
 

@@ -4,7 +4,9 @@ use std::fs;
 
 use h2::Reason;
 use h2::client::Builder;
-use headway_test_support::http2::{Frame, GOAWAY, PING, frame, get, hello, reset, window_update};
+use headway_test_support::http2::{
+    Frame, GOAWAY, PING, PREFACE, frame, get, hello, reset, window_update,
+};
 use headway_test_support::{tiny_client, wait_until};
 use rustix::process::Signal;
 
@@ -199,6 +201,31 @@ fn streams_finish_after_a_reload_and_new_ones_need_a_connection() {
     client.wait_for("the end", |client| client.end.is_some());
     assert!(matches!(client.end, Some(Ok(()))), "{:?}", client.end);
     assert_eq!(Client::connect(&server).get("/file.txt").text(), "a file\n");
+    server.wait_for("the end of the worker before", |server| {
+        server.children("serve-worker").len() == 1
+    });
+}
+
+#[test]
+fn connection_that_begins_in_a_worker_that_drains_is_told_to_go_away() {
+    let site = site();
+    let server = site.serve("");
+    let mut socket = server.connect();
+    // It is accepted, and has not said yet what it speaks.
+    send(&mut socket, &PREFACE[..10]);
+    server.wait_for("the connection", |server| {
+        counter(server, "connections_open") == 1
+    });
+    server.signal(Signal::HUP);
+    server.wait_for("the reload", |server| {
+        server.status()["master"]["reloads"] == 1
+    });
+    send(
+        &mut socket,
+        [&hello(&[])[10..], &get(1, "/file.txt")].concat(),
+    );
+    let frames: Vec<Frame> = std::iter::from_fn(|| Frame::read(&mut socket)).collect();
+    assert!(frames.iter().any(|frame| frame.kind == GOAWAY));
     server.wait_for("the end of the worker before", |server| {
         server.children("serve-worker").len() == 1
     });

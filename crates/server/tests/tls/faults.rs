@@ -1,8 +1,9 @@
 //! What fails or waits: the handshake process dies or stops, clients stall or speak something else.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
-use headway_test_support::is_running;
+use headway_test_support::{is_running, wait_until};
 use rustix::process::Signal;
 use rustls::version::{TLS12, TLS13};
 
@@ -144,7 +145,7 @@ fn worker_that_dies_during_handshakes_is_replaced_with_its_handshake_process() {
     // It waits for the next worker.
     assert_eq!(secured.get("/file.txt").text(), "a file\n");
     signal(process, Signal::CONT);
-    headway_test_support::wait_until("the process ends", || !is_running(process));
+    wait_until("the process ends", || !is_running(process));
     assert_eq!(secured.get("/file.txt").text(), "a file\n");
     assert_eq!(secured.server.children(PROCESS).len(), 1);
     let printed = secured.server.stop();
@@ -223,6 +224,13 @@ fn http_in_the_clear_is_answered_400_where_tls_is_spoken() {
         }
         let mut stream = secured.connect_tcp();
         send(&mut stream, behind);
+        // It lingers, and a loop that turned for it without work would do so thousands of times.
+        let failed = || secured.counter("tls_handshakes_failed");
+        wait_until("the failure", || failed() >= 1);
+        let before = turns(&secured.server);
+        std::thread::sleep(Duration::from_millis(200));
+        let count = turns(&secured.server) - before;
+        assert!(count < 200, "{count} turns");
         assert!(!text(&mut stream).contains("HTTP/1.1"));
         is_well_over_tls(&secured);
     }
