@@ -223,6 +223,15 @@ server_ticks() {
     done | awk '{ sum += $12 + $13 + $14 + $15 } END { print sum + 0 }'
 }
 
+# User and system time of a server's threads in microseconds, finer than clock ticks. Without those of ended ones.
+server_us() {
+    local pid
+    if [ ! -e /proc/self/schedstat ]; then echo $(($(server_ticks "$1") * 1000000 / tick_hz)); return; fi
+    for pid in $(process_tree "${server_pid[$1]}"); do
+        cat "/proc/$pid"/task/*/schedstat 2>/dev/null || true
+    done | awk '{ sum += $1 } END { printf "%.0f", sum / 1000 }'
+}
+
 # The processes of a server that run an event loop: where a sleep stalls every client.
 loop_processes() {
     local pid

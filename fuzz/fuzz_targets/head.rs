@@ -12,6 +12,7 @@ use libfuzzer_sys::fuzz_target;
 /// Small, so that the limits are met often.
 const LIMITS: HeadLimits = HeadLimits {
     is_secure: false,
+    is_http2: false,
     head_bytes_max: 512,
     target_bytes_max: 64,
     fields_max: 8,

@@ -10,11 +10,13 @@ use libfuzzer_sys::fuzz_target;
 /// What may wait for the client: data, and twice as much of other frames.
 const OUTPUT_BYTES_MAX: usize = 200 << 10;
 
-const RESPONSES: [&[u8]; 4] = [
+const RESPONSES: [&[u8]; 6] = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3;x\r\nyou\r\n0\r\n\r\n",
     b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\n\r\nto the end",
     b"HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nGrpc-Status: 0\r\n\r\n",
+    b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: no\r\n\r\n",
 ];
 
 struct Answered {
@@ -29,6 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut session = Session::new(Settings {
         streams_max: 1 + u32::from(choice % 8),
         header_bytes_max: 1000,
+        scheme: Some("http"),
     });
     let input = match choice & 128 {
         0 => [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &frames(bytes)].concat(),
@@ -40,6 +43,9 @@ fuzz_target!(|bytes: &[u8]| {
             session.feed(piece);
         }
         turn(&mut session, &mut streams, *choice);
+        while session.go_on() {
+            turn(&mut session, &mut streams, *choice);
+        }
     }
     if choice & 64 != 0 {
         session.shut_down();
@@ -56,7 +62,11 @@ fuzz_target!(|bytes: &[u8]| {
 /// Lets all go on, as the server does.
 fn turn(session: &mut Session, streams: &mut Vec<Answered>, choice: u8) {
     while let Some((head, stream)) = session.next_request() {
-        let parsed = parse(&head, &HeadLimits::default());
+        let limits = HeadLimits {
+            is_http2: true,
+            ..HeadLimits::default()
+        };
+        let parsed = parse(&head, &limits);
         assert!(!matches!(parsed, Parsed::Partial), "it would wait for more");
         let left = RESPONSES[usize::from(choice >> 3) % RESPONSES.len()];
         streams.push(Answered { stream, left });
@@ -97,7 +107,8 @@ fn frames(mut bytes: &[u8]) -> Vec<u8> {
             0,
             0,
             payload.len() as u8,
-            kind % 11,
+            // PRIORITY_UPDATE is 16.
+            kind % 17,
             *flags,
             0,
             0,

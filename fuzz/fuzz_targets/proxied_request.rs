@@ -20,6 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
             client: None,
             https: false,
             trusts_client,
+            certificate: None,
             authority: b"back",
             keeps_host: true,
             via: b"headway",
@@ -35,6 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
         // What is added may take the head beyond a limit that the client's was within.
         let roomy = HeadLimits {
             is_secure: false,
+            is_http2: false,
             head_bytes_max: 1024 * 1024,
             target_bytes_max: 1024 * 1024,
             fields_max: 128,
@@ -63,6 +65,7 @@ fn check_variables(request: &Request<'_>) {
         body_bytes: Some(5),
         user: None,
         authorization: true,
+        tls: None,
     };
     let variables = Variables::new(request, &context);
     for (at, (name, value)) in variables.iter().enumerate() {

@@ -63,6 +63,7 @@ fn codec(bytes: &[u8]) -> ProxyCodec {
         remote: ([192, 0, 2, 7], 50_000).into(),
         client: None,
         https: false,
+        certificate: None,
         trusts_client: false,
         authority: b"back",
         keeps_host: true,

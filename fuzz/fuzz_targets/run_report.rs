@@ -58,5 +58,6 @@ fn row(fields: &[u8]) -> Row {
         class: fields[59],
         target: fields[60],
         warmup: fields[61] % 2 == 1,
+        handshake_ns: 0,
     }
 }

@@ -37,18 +37,7 @@ fn client(is_13: bool) -> Client {
         sequence: 0,
         secret: vec![3; 32],
     };
-    let established = Established {
-        is_13,
-        cipher: Cipher::Aes128Gcm,
-        receive: direction(),
-        send: direction(),
-        protocol: Vec::new(),
-        server_name: None,
-        is_resumed: false,
-        early: Vec::new(),
-        is_at_end: false,
-        client_certificate: None,
-    };
+    let established = Established::with_keys(is_13, Cipher::Aes128Gcm, direction(), direction());
     let mut client = Client::new();
     client.stage = Stage::Open(Box::new(Records::new(&established).unwrap()));
     client

@@ -110,6 +110,8 @@ pub struct Listeners {
     full: bool,
     yielding: bool,
     closed: bool,
+    /// The listeners from this one on are not watched: their clients have to wait.
+    held_from: Option<u32>,
     /// A message for the operator.
     notice: Option<String>,
 }
@@ -143,6 +145,7 @@ impl Listeners {
             full: false,
             yielding: false,
             closed: false,
+            held_from: None,
             notice: None,
         })
     }
@@ -217,7 +220,10 @@ impl Listeners {
         if !self.wakes_one || !self.watched {
             return;
         }
-        for socket in &self.sockets {
+        for (index, socket) in self.sockets.iter().enumerate() {
+            if self.is_held(index as u32) {
+                continue;
+            }
             let passed = tracer.call(Call::EventControl, || events.requeue_shared(socket.as_fd()));
             // As in `watch`: this fails only without memory.
             if let Err(error) = passed {
@@ -249,11 +255,10 @@ impl Listeners {
 
     /// Restores the default listener settings: when this worker ends, or after one that died. The
     /// listeners belong to the master and outlive both.
-    pub fn reset_policy(&mut self, backlog: u32, defer: bool) {
-        let untraced = Tracer::disabled();
-        self.admit_all(&untraced);
-        self.set_defer(defer, &untraced);
-        self.set_backlog(backlog, &untraced);
+    pub fn reset_policy(&mut self, backlog: u32, defer: bool, tracer: &Tracer) {
+        self.admit_all(tracer);
+        self.set_defer(defer, tracer);
+        self.set_backlog(backlog, tracer);
     }
 
     /// Sets the length of every accept queue. Connections in a longer queue stay.
@@ -377,6 +382,26 @@ impl Listeners {
         self.watch(events);
     }
 
+    /// Has the clients of the listeners from this one on wait in the accept queue; `None` ends that. Returns
+    /// whether it was another one before.
+    pub fn hold(&mut self, from: Option<u32>, events: &mut Events) -> bool {
+        if self.held_from == from {
+            return false;
+        }
+        if from.is_some() {
+            // Others may have been left asleep for the sake of this worker.
+            self.mark_undrained();
+        }
+        let first = [self.held_from, from].into_iter().flatten().min();
+        self.held_from = from;
+        self.register(first.unwrap_or(0), events);
+        true
+    }
+
+    fn is_held(&self, index: u32) -> bool {
+        self.held_from.is_some_and(|from| index >= from)
+    }
+
     /// Resumes accepting after the pause, and detaches the SYN filter once no rejected client can
     /// still be retrying.
     pub fn resume(&mut self, now_ms: u64, events: &mut Events, tracer: &Tracer) {
@@ -417,12 +442,16 @@ impl Listeners {
             // Also when it closes: others may have been left asleep for its sake.
             self.mark_undrained();
         }
-        let interest = if watch {
-            Interest::READ
-        } else {
-            Interest::NONE
-        };
-        for (index, socket) in self.sockets.iter().enumerate() {
+        self.register(0, events);
+    }
+
+    /// Registers this listener and those behind it: for reading if they are watched and not held, else for nothing.
+    fn register(&mut self, first: u32, events: &mut Events) {
+        for (index, socket) in self.sockets.iter().enumerate().skip(first as usize) {
+            let interest = match self.watched && !self.is_held(index as u32) {
+                true => Interest::READ,
+                false => Interest::NONE,
+            };
             let token = Token::new(LISTENER, index as u32, 0);
             // A listener that is not watched again would stay silent. On a registered file
             // descriptor this fails only without memory.

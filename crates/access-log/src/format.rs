@@ -37,8 +37,23 @@ pub struct LogLine<'a> {
     /// Time from the complete request header to the last byte passed to the kernel, in
     /// microseconds.
     pub duration_us: u64,
+    /// The TLS of the connection.
+    pub tls: Option<LogTls<'a>>,
     /// Why the request was rejected as malformed.
     pub reason: Option<&'a str>,
+}
+
+/// The TLS of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct LogTls<'a> {
+    /// `TLSv1.3` or `TLSv1.2`.
+    pub version: &'a str,
+    /// The cipher suite.
+    pub cipher: &'a str,
+    /// The host that the client has asked for in its handshake.
+    pub server_name: Option<&'a [u8]>,
+    /// The name in the client's certificate.
+    pub client: Option<&'a str>,
 }
 
 impl LogLine<'_> {
@@ -91,8 +106,17 @@ impl LogLine<'_> {
             }
             LogField::Referer => escape(self.referer.unwrap_or(b"-"), out),
             LogField::UserAgent => escape(self.user_agent.unwrap_or(b"-"), out),
+            LogField::TlsVersion => self.tls_field(|tls| Some(tls.version.as_bytes()), out),
+            LogField::TlsCipher => self.tls_field(|tls| Some(tls.cipher.as_bytes()), out),
+            LogField::TlsServerName => self.tls_field(|tls| tls.server_name, out),
+            LogField::TlsClient => self.tls_field(|tls| tls.client.map(str::as_bytes), out),
             LogField::Reason => escape(self.reason.unwrap_or("-").as_bytes(), out),
         }
+    }
+
+    fn tls_field<'l>(&'l self, value: fn(&'l LogTls<'l>) -> Option<&'l [u8]>, out: &mut Vec<u8>) {
+        let value = self.tls.as_ref().and_then(value);
+        escape(value.unwrap_or(b"-"), out);
     }
 
     fn common(&self, out: &mut Vec<u8>) {
@@ -159,6 +183,12 @@ impl LogLine<'_> {
         put(out, format_args!(",\"duration_us\":{}", self.duration_us));
         json_string(out, "referer", self.referer);
         json_string(out, "user_agent", self.user_agent);
+        if let Some(tls) = self.tls {
+            json_string(out, "tls_version", Some(tls.version.as_bytes()));
+            json_string(out, "tls_cipher", Some(tls.cipher.as_bytes()));
+            json_string(out, "tls_server_name", tls.server_name);
+            json_string(out, "tls_client", tls.client.map(str::as_bytes));
+        }
         json_string(out, "reason", self.reason.map(str::as_bytes));
         out.push(b'}');
     }
@@ -288,6 +318,7 @@ pub(super) mod tests {
             referer: Some(b"http://example.com/"),
             user_agent: Some(b"Mozilla/5.0"),
             duration_us: 120,
+            tls: None,
             reason: None,
         }
     }
@@ -311,7 +342,8 @@ pub(super) mod tests {
         let expected = "client=192.0.2.7|client-port=40000|time=2000-10-10T20:55:36.042Z|\
              time-common=[10/Oct/2000:20:55:36 +0000]|host=example.com:8080|\
              request=GET /a.html?x=1 HTTP/1.1|method=GET|version=HTTP/1.1|status=200|bytes=2326|\
-             duration=0.000120|referer=http://example.com/|user-agent=Mozilla/5.0|reason=-\n";
+             duration=0.000120|referer=http://example.com/|user-agent=Mozilla/5.0|tls-version=-|\
+             tls-cipher=-|tls-server-name=-|tls-client=-|reason=-\n";
         assert_eq!(shown, expected);
         let known_to_a_proxy = LogLine {
             client: "192.0.2.7:0".parse().unwrap(),
@@ -323,6 +355,29 @@ pub(super) mod tests {
             "{client-port} {target} {{}}".parse().unwrap(),
         );
         assert_eq!(shown, "- \\\"\\x0a {}\n");
+    }
+
+    #[test]
+    fn tls_of_the_connection_is_shown() {
+        let tls = LogTls {
+            version: "TLSv1.3",
+            cipher: "TLS_AES_128_GCM_SHA256",
+            server_name: Some(b"a.example"),
+            client: Some("CN=\"x\""),
+        };
+        let secured = LogLine {
+            tls: Some(tls),
+            ..line()
+        };
+        let template = "{tls-version} {tls-cipher} {tls-server-name} {tls-client}";
+        let expected = "TLSv1.3 TLS_AES_128_GCM_SHA256 a.example CN=\\\"x\\\"\n";
+        assert_eq!(formatted(&secured, template.parse().unwrap()), expected);
+        let json = formatted(&secured, LogFormat::Json);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["tls_client"], "CN=\"x\"");
+        assert_eq!(json["tls_server_name"], "a.example");
+        let without = formatted(&line(), LogFormat::Json);
+        assert!(!without.contains("tls"), "{without}");
     }
 
     #[test]
@@ -412,7 +467,15 @@ pub(super) mod tests {
     #[test]
     fn log_line_fits_in_a_packet_when_every_value_is_long_and_escaped() {
         let long = [0u8; 20_000];
+        let (name, client) = ([b'\\'; 255], "\\".repeat(2_048));
+        let tls = LogTls {
+            version: "TLSv1.3",
+            cipher: "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            server_name: Some(&name),
+            client: Some(&client),
+        };
         let line = LogLine {
+            tls: Some(tls),
             host: Some(&long),
             target: &long,
             referer: Some(&long),

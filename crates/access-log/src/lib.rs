@@ -14,5 +14,5 @@ pub mod format;
 pub mod process;
 pub mod queue;
 
-pub use format::LogLine;
+pub use format::{LogLine, LogTls};
 pub use queue::{Flushed, LogQueue, PACKET_BYTES_MAX};

@@ -57,6 +57,7 @@ fn send(socket: &OwnedFd, target: &str) {
         referer: None,
         user_agent: None,
         duration_us: 1,
+        tls: None,
         reason: None,
     };
     queue.push(&line, 0);

@@ -11,16 +11,19 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use headway_config::AcmeConfig;
+use headway_config::{AcmeChallenge, AcmeConfig};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
-    Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem,
+    Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RevocationReason,
+    RevocationRequest,
 };
-use rustls::pki_types::Der;
+use rustls::pki_types::{CertificateDer, Der};
 use serde::{Deserialize, Serialize};
 
 use crate::certificate::Facts;
-use crate::files::{Answer, FileError, Files, is_usable};
+use crate::challenge::{Answer, Answers};
+use crate::file_client::FileClient;
+use crate::files::is_usable;
 use crate::http_client::{Client, RequestError};
 use crate::process::now_s;
 use crate::schedule::Window;
@@ -32,6 +35,7 @@ const POLL_MIN: Duration = Duration::from_millis(500);
 const POLL_MAX: Duration = Duration::from_secs(5);
 /// A longer `Retry-After` is not believed.
 const WAIT_MAX_S: u64 = 7 * 86_400;
+const REVOKED: &str = "urn:ietf:params:acme:error:alreadyRevoked";
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 /// What could not be done.
@@ -43,9 +47,9 @@ pub(crate) struct Failure {
     has_account: bool,
 }
 
-impl From<FileError> for Failure {
-    fn from(error: FileError) -> Failure {
-        Failure::new(error.to_string())
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure::new(why)
     }
 }
 
@@ -56,7 +60,7 @@ impl From<RequestError> for Failure {
 }
 
 impl Failure {
-    fn new(why: String) -> Failure {
+    pub(crate) fn new(why: String) -> Failure {
         Failure {
             why,
             wait_until_s: 0,
@@ -84,7 +88,7 @@ pub(crate) struct Advice {
 /// The authority, with our account.
 pub(crate) struct Authority<'c> {
     config: &'c AcmeConfig,
-    files: &'c Files,
+    files: &'c FileClient<'c>,
     client: Client,
     account: Account,
 }
@@ -93,10 +97,10 @@ impl<'c> Authority<'c> {
     /// Loads the account, or creates it.
     pub(crate) fn connect(
         config: &'c AcmeConfig,
-        files: &'c Files,
+        files: &'c FileClient<'c>,
     ) -> Result<Authority<'c>, Failure> {
         let client = Client::new(config.authority.as_deref().map(Path::new))?;
-        let kept = files.account_as::<Kept>();
+        let kept = files.account_as::<Kept>()?;
         let kept = kept.filter(|kept| kept.directory == config.directory);
         let account = match kept {
             Some(kept) => loaded(&client, config, files, kept)?,
@@ -108,6 +112,39 @@ impl<'c> Authority<'c> {
             client,
             account,
         })
+    }
+
+    /// Loads the account, which has to be there.
+    pub(crate) fn connect_again(
+        config: &'c AcmeConfig,
+        files: &'c FileClient<'c>,
+    ) -> Result<Authority<'c>, Failure> {
+        let kept = files.account_as::<Kept>()?;
+        match kept.is_some_and(|kept| kept.directory == config.directory) {
+            true => Authority::connect(config, files),
+            false => Err(Failure::new(format!(
+                "there is no account at {} in {}",
+                config.directory,
+                config.base().display()
+            ))),
+        }
+    }
+
+    /// Revokes a certificate (RFC 8555, 7.6), with the key of the account.
+    pub(crate) fn revoke(
+        &self,
+        certificate: &CertificateDer<'_>,
+        reason: RevocationReason,
+    ) -> Result<(), Failure> {
+        let reason = Some(reason);
+        let request = RevocationRequest {
+            certificate,
+            reason,
+        };
+        match complete(self.account.revoke(&request)) {
+            Err(Error::Api(problem)) if problem.r#type.as_deref() == Some(REVOKED) => Ok(()),
+            done => done.map_err(|error| failure(&self.client, "revokeCert", &error)),
+        }
     }
 
     /// Asks when a certificate should be renewed (RFC 9773).
@@ -138,23 +175,33 @@ impl<'c> Authority<'c> {
     }
 
     /// Orders a certificate for a name, and keeps it. `before` is the one that it replaces.
-    pub(crate) fn issue(&mut self, host: &str, before: Option<&Facts>) -> Result<(), Failure> {
-        let done = self.try_issue(host, before);
+    pub(crate) fn issue(
+        &mut self,
+        host: &str,
+        before: Option<&Facts>,
+        answers: &Answers<'_>,
+    ) -> Result<(), Failure> {
+        let done = self.try_issue(host, before, answers);
         match done {
             // The authority has forgotten it, as one for tests does when it is restarted.
             Err(failure) if !failure.has_account => {
                 self.account = created(&self.client, self.config, self.files)?;
-                self.try_issue(host, before)
+                self.try_issue(host, before, answers)
             }
             done => done,
         }
     }
 
-    fn try_issue(&self, host: &str, before: Option<&Facts>) -> Result<(), Failure> {
+    fn try_issue(
+        &self,
+        host: &str,
+        before: Option<&Facts>,
+        answers: &Answers<'_>,
+    ) -> Result<(), Failure> {
         let mut order = self.new_order(host, before)?;
-        let answers = self.answer_challenges(&mut order)?;
+        let given = self.answer_challenges(host, &mut order, answers)?;
         self.wait_until_ready(&mut order)?;
-        drop(answers);
+        drop(given);
         let key = complete(order.finalize());
         let key = key.map_err(|error| failure(&self.client, "finalize", &error))?;
         let chain = self.certificate(&mut order)?;
@@ -163,8 +210,8 @@ impl<'c> Authority<'c> {
                 "the authority sent a certificate for another key".into(),
             ));
         }
-        let url = Some(self.config.directory.as_str());
-        Ok(self.files.set_certificate(host, url, (&key, &chain))?)
+        let url = &self.config.directory;
+        Ok(self.files.set_certificate(host, url, (key, chain))?)
     }
 
     fn new_order(&self, host: &str, before: Option<&Facts>) -> Result<Order, Failure> {
@@ -184,27 +231,39 @@ impl<'c> Authority<'c> {
         order.map_err(|error| failure(&self.client, "newOrder", &error))
     }
 
-    /// Puts the answers where workers serve them, and tells the authority.
-    fn answer_challenges(&self, order: &mut Order) -> Result<Vec<Answer>, Failure> {
+    /// Stores the answers where the authority can get them, and notifies the authority.
+    fn answer_challenges<'a>(
+        &self,
+        host: &str,
+        order: &mut Order,
+        answers: &'a Answers<'_>,
+    ) -> Result<Vec<Answer<'a>>, Failure> {
         let failed = |error: Error| failure(&self.client, "challenge", &error);
-        let mut answers = Vec::new();
+        let mut given = Vec::new();
         let mut all = order.authorizations();
         while let Some(authorization) = complete(all.next()) {
             let mut authorization = authorization.map_err(failed)?;
             if authorization.status == AuthorizationStatus::Valid {
                 continue;
             }
-            let challenge = authorization.challenge(ChallengeType::Http01);
-            let Some(mut challenge) = challenge else {
-                return Err(Failure::new(
-                    "the authority does not offer a challenge by HTTP (http-01)".into(),
-                ));
+            let kind = match self.config.challenge {
+                AcmeChallenge::Http01 => ChallengeType::Http01,
+                AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
             };
-            let answer = challenge.key_authorization();
-            answers.push(self.files.answer(&challenge.token, answer.as_str())?);
+            let Some(mut challenge) = authorization.challenge(kind) else {
+                return Err(Failure::new(format!(
+                    "the authority does not offer the challenge {}; set another acme-challenge",
+                    self.config.challenge
+                )));
+            };
+            let text = challenge.key_authorization();
+            given.push(match self.config.challenge {
+                AcmeChallenge::Http01 => answers.by_file(&challenge.token, text.as_str())?,
+                AcmeChallenge::TlsAlpn01 => answers.by_handshake(host, text.digest().as_ref())?,
+            });
             complete(challenge.set_ready()).map_err(failed)?;
         }
-        Ok(answers)
+        Ok(given)
     }
 
     fn wait_until_ready(&self, order: &mut Order) -> Result<(), Failure> {
@@ -268,7 +327,7 @@ impl Patience {
 fn loaded(
     client: &Client,
     config: &AcmeConfig,
-    files: &Files,
+    files: &FileClient<'_>,
     mut kept: Kept,
 ) -> Result<Account, Failure> {
     // Credentials can be used once, and are not for copying.
@@ -292,7 +351,11 @@ fn loaded(
     Ok(account)
 }
 
-fn created(client: &Client, config: &AcmeConfig, files: &Files) -> Result<Account, Failure> {
+fn created(
+    client: &Client,
+    config: &AcmeConfig,
+    files: &FileClient<'_>,
+) -> Result<Account, Failure> {
     let contact: Vec<&str> = config.contact.as_deref().into_iter().collect();
     let wanted = NewAccount {
         contact: &contact,

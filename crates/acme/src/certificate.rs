@@ -5,17 +5,12 @@
 //!
 //! Sources: RFC 5280 sections 4.1 and 4.2.1.1, X.690 (DER), RFC 9773 section 4.1.
 
+use headway_tls::der::{INTEGER, OBJECT_IDENTIFIER, Reader, SEQUENCE};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
 
-use crate::civil::{DAY_S, days_from_date};
-
-const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
 /// `[0]`: the version of a certificate, or the key identifier of an authority.
 const VERSION: u8 = 0xa0;
 const KEY_IDENTIFIER: u8 = 0x80;
@@ -25,7 +20,7 @@ const EXTENSIONS: u8 = 0xa3;
 const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 0x23];
 
 /// The facts of a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     /// In seconds since 1970.
     pub(crate) not_before_s: u64,
@@ -44,8 +39,8 @@ impl Facts {
     }
 
     fn of_der(certificate: &[u8]) -> Option<Facts> {
-        let signed = Reader(Reader(certificate).content(SEQUENCE)?).content(SEQUENCE)?;
-        let mut fields = Reader(signed);
+        let signed = Reader::new(Reader::new(certificate).content(SEQUENCE)?).content(SEQUENCE)?;
+        let mut fields = Reader::new(signed);
         if fields.next_is(VERSION) {
             fields.content(VERSION)?;
         }
@@ -53,14 +48,19 @@ impl Facts {
         // The algorithm and the issuer.
         fields.content(SEQUENCE)?;
         fields.content(SEQUENCE)?;
-        let mut validity = Reader(fields.content(SEQUENCE)?);
+        let mut validity = Reader::new(fields.content(SEQUENCE)?);
         Some(Facts {
-            not_before_s: validity.time()?,
-            not_after_s: validity.time()?,
+            not_before_s: seconds(&mut validity)?,
+            not_after_s: seconds(&mut validity)?,
             serial: serial.to_vec(),
             authority_key: authority_key(fields),
         })
     }
+}
+
+/// A time before 1970 is treated as the first second.
+fn seconds(validity: &mut Reader<'_>) -> Option<u64> {
+    Some(u64::try_from(validity.time()?).unwrap_or(0))
 }
 
 /// Looks for the extension in the fields after the validity.
@@ -68,9 +68,9 @@ fn authority_key(mut fields: Reader<'_>) -> Option<Vec<u8>> {
     while !fields.next_is(EXTENSIONS) {
         fields.element()?;
     }
-    let mut extensions = Reader(Reader(fields.content(EXTENSIONS)?).content(SEQUENCE)?);
+    let mut extensions = Reader::new(Reader::new(fields.content(EXTENSIONS)?).content(SEQUENCE)?);
     loop {
-        let mut extension = Reader(extensions.content(SEQUENCE)?);
+        let mut extension = Reader::new(extensions.content(SEQUENCE)?);
         if extension.content(OBJECT_IDENTIFIER)? != AUTHORITY_KEY_IDENTIFIER {
             continue;
         }
@@ -78,72 +78,10 @@ fn authority_key(mut fields: Reader<'_>) -> Option<Vec<u8>> {
         while !extension.next_is(OCTET_STRING) {
             extension.element()?;
         }
-        let value = Reader(extension.content(OCTET_STRING)?).content(SEQUENCE)?;
-        return Reader(value).content(KEY_IDENTIFIER).map(<[u8]>::to_vec);
-    }
-}
-
-/// Elements of DER, one after the other.
-struct Reader<'d>(&'d [u8]);
-
-impl<'d> Reader<'d> {
-    fn next_is(&self, tag: u8) -> bool {
-        self.0.first() == Some(&tag)
-    }
-
-    /// The content of the next element, which has this tag.
-    fn content(&mut self, tag: u8) -> Option<&'d [u8]> {
-        match self.element()? {
-            (found, content) if found == tag => Some(content),
-            _ => None,
-        }
-    }
-
-    fn element(&mut self) -> Option<(u8, &'d [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, rest) = rest.split_first()?;
-        let (length, rest) = match first {
-            0..=0x7f => (usize::from(first), rest),
-            0x81..=0x84 => {
-                let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                let length = bytes
-                    .iter()
-                    .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
-                (length, rest)
-            }
-            _ => return None,
-        };
-        let (content, rest) = rest.split_at_checked(length)?;
-        self.0 = rest;
-        Some((tag, content))
-    }
-
-    /// `YYMMDDHHMMSSZ`, or with four digits of the year. In seconds since 1970.
-    fn time(&mut self) -> Option<u64> {
-        let (tag, text) = self.element()?;
-        let text = std::str::from_utf8(text).ok()?;
-        let (year, rest) = match tag {
-            UTC_TIME => {
-                let (year, rest) = text.split_at_checked(2)?;
-                let year: i64 = year.parse().ok()?;
-                // RFC 5280, 4.1.2.5.1.
-                (if year >= 50 { 1900 + year } else { 2000 + year }, rest)
-            }
-            GENERALIZED_TIME => {
-                let (year, rest) = text.split_at_checked(4)?;
-                (year.parse().ok()?, rest)
-            }
-            _ => return None,
-        };
-        let digits = rest.strip_suffix('Z')?;
-        if digits.len() != 10 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        let pair = |at: usize| digits[at..at + 2].parse::<i64>().ok();
-        let days = days_from_date(year, pair(0)?, pair(2)?);
-        let seconds = days * DAY_S + pair(4)? * 3600 + pair(6)? * 60 + pair(8)?;
-        // A time before 1970 is treated as the first second.
-        Some(u64::try_from(seconds).unwrap_or(0))
+        let value = Reader::new(extension.content(OCTET_STRING)?).content(SEQUENCE)?;
+        return Reader::new(value)
+            .content(KEY_IDENTIFIER)
+            .map(<[u8]>::to_vec);
     }
 }
 

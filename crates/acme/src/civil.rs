@@ -2,24 +2,14 @@
 //!
 //! Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
 
-pub(crate) const DAY_S: i64 = 86_400;
+const DAY_S: i64 = 86_400;
 /// Days in 400 years.
 const ERA_DAYS: i64 = 146_097;
 /// Days from 1 March of year 0 to 1 January 1970.
 const EPOCH_DAYS: i64 = 719_468;
 
-/// The number of a day since 1970.
-pub(crate) fn days_from_date(year: i64, month: i64, day: i64) -> i64 {
-    // The year begins in March, so that the leap day is its last one.
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * ERA_DAYS + of_era * 365 + of_era / 4 - of_era / 100 + of_year - EPOCH_DAYS
-}
-
 /// A time as `2027-02-26 04:05 UTC`.
-pub(crate) fn shown(unix_s: u64) -> String {
+pub fn shown(unix_s: u64) -> String {
     let seconds = i64::try_from(unix_s).unwrap_or(i64::MAX / 2);
     let days = seconds.div_euclid(DAY_S) + EPOCH_DAYS;
     let (era, of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
@@ -39,6 +29,8 @@ pub(crate) fn shown(unix_s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use headway_tls::der::days_from_date;
+
     use super::*;
 
     #[test]

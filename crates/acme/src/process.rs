@@ -1,23 +1,26 @@
-//! The ACME process: it makes what the server needs to start, then orders and renews certificates, one name
-//! after the other.
+//! The ACME process: it orders and renews certificates, one name after the other.
 //!
-//! It ends when the master has ended or no longer needs it, also in the middle of an order: every file is
-//! written in one step. A try is noted as failed before it begins. So a process that dies again and again
+//! It speaks to the network, so it has no access to files with keys: the master reads and writes them. It ends
+//! when the master has ended or no longer needs it, also in the middle of an order: every file is written in
+//! one step. A try is noted as failed before it begins. So a process that dies again and again
 //! does not exhaust the limits of the authority.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_config::AcmeConfig;
 use headway_control::{Control, ControlError};
+use headway_tls::ChallengeMemory;
 
 use crate::authority::{Authority, Failure};
 use crate::certificate::Facts;
+use crate::challenge::Answers;
 use crate::civil::shown;
-use crate::files::{FileError, Files, Stored};
+use crate::file_client::FileClient;
+use crate::files::Stored;
 use crate::schedule::{Failures, Window, renewal_s};
-use crate::wire::{FromAcme, ToAcme};
+use crate::wire::{FileReply, FromAcme, ToAcme};
 
 /// How often the clock is read: it may be set, or the machine may sleep.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
@@ -37,29 +40,26 @@ pub enum AcmeError {
 /// # Errors
 /// The master cannot be reached.
 pub fn acme_main(control: Control) -> Result<(), AcmeError> {
-    let Some((ToAcme::Start { config }, _)) = control.receive::<ToAcme>()? else {
+    let Some((ToAcme::Start { config }, mut descriptors)) = control.receive::<ToAcme>()? else {
         return Ok(());
     };
-    let files = match prepare(&config) {
-        Ok(files) => files,
-        Err(error) => {
-            let why = error.to_string();
-            return Ok(control.send(&FromAcme::Failed { why }, &[])?);
-        }
-    };
-    control.send(&FromAcme::Ready, &[])?;
-    if control.receive::<ToAcme>()?.is_none() {
+    let Some(memory) = descriptors.pop().map(ChallengeMemory::shared) else {
         return Ok(());
-    }
+    };
+    // That of an earlier process is over.
+    let _ = memory.set(None);
     let control = Arc::new(control);
-    let master = control.clone();
-    let (gone, has_gone) = channel::<()>();
-    std::thread::spawn(move || {
-        // A request to the authority may take a minute, and the server does not wait for it.
-        while let Ok(Some(_)) = master.receive::<ToAcme>() {}
-        drop(gone);
-        std::process::exit(0)
-    });
+    let (to_look, look) = sync_channel(1);
+    let (reply, replies) = channel();
+    listen_to_master(control.clone(), to_look, reply);
+    let ask = |request| {
+        let sent = control.send(&FromAcme::Files(request), &[]);
+        sent.map_err(|error| error.to_string())?;
+        replies
+            .recv()
+            .map_err(|_| "the master has ended".to_owned())
+    };
+    let files = FileClient(&ask);
     let mut hosts = Vec::new();
     for name in &config.hosts {
         hosts.push(Host::load(&config, &files, name));
@@ -67,19 +67,27 @@ pub fn acme_main(control: Control) -> Result<(), AcmeError> {
     let process = Process {
         config: &config,
         files: &files,
+        memory: &memory,
         control: &control,
-        has_gone,
+        look,
     };
     process.run(&mut hosts)
 }
 
-/// Makes directories, and certificates for names that have none.
-fn prepare(config: &AcmeConfig) -> Result<Files, FileError> {
-    let files = Files::create(config)?;
-    for host in &config.hosts {
-        files.ensure_certificate(host)?;
-    }
-    Ok(files)
+/// Receives what the master sends, and ends the process with the master. A request to the authority may take a
+/// minute, and the server does not wait for it.
+fn listen_to_master(master: Arc<Control>, look: SyncSender<()>, reply: Sender<FileReply>) {
+    std::thread::spawn(move || {
+        while let Ok(Some((message, _))) = master.receive::<ToAcme>() {
+            match message {
+                ToAcme::Files(files) => drop(reply.send(files)),
+                // One that waits already is enough.
+                ToAcme::Look => drop(look.try_send(())),
+                ToAcme::Start { .. } => {}
+            }
+        }
+        std::process::exit(0)
+    });
 }
 
 /// A name, and when there is something to do for it.
@@ -92,11 +100,13 @@ struct Host<'c> {
     window: Option<(Vec<u8>, Window)>,
     ask_at_s: u64,
     /// The certificate of which the master knows.
-    told: Option<Facts>,
+    reported: Option<Facts>,
+    /// The next order, as it was noted.
+    planned_s: Option<u64>,
 }
 
 impl<'c> Host<'c> {
-    fn load(config: &AcmeConfig, files: &Files, name: &'c str) -> Host<'c> {
+    fn load(config: &AcmeConfig, files: &FileClient<'_>, name: &'c str) -> Host<'c> {
         let failures = files.failures_at(name);
         Host {
             name,
@@ -104,7 +114,8 @@ impl<'c> Host<'c> {
             failures,
             window: None,
             ask_at_s: 0,
-            told: None,
+            reported: None,
+            planned_s: None,
         }
     }
 
@@ -127,9 +138,12 @@ fn is_of(config: &AcmeConfig, stored: &Stored) -> bool {
 
 struct Process<'c> {
     config: &'c AcmeConfig,
-    files: &'c Files,
+    files: &'c FileClient<'c>,
+    /// Where handshake processes find challenges.
+    memory: &'c ChallengeMemory,
     control: &'c Control,
-    has_gone: Receiver<()>,
+    /// Files have changed.
+    look: Receiver<()>,
 }
 
 impl Process<'_> {
@@ -142,9 +156,9 @@ impl Process<'_> {
             let wait = Duration::from_secs(next_s.saturating_sub(now_s()));
             // At least a moment, so that a wrong clock makes no busy loop.
             let wait = wait.clamp(Duration::from_secs(1), CLOCK_INTERVAL);
-            match self.has_gone.recv_timeout(wait) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            match self.look.recv_timeout(wait) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
     }
@@ -152,7 +166,7 @@ impl Process<'_> {
     /// Does what is due for a name, and returns when there is more.
     fn tend(&self, host: &mut Host<'_>) -> Result<u64, AcmeError> {
         let stored = self.files.certificate(host.name);
-        self.tell(host, stored.as_ref())?;
+        self.report_certificate(host, stored.as_ref())?;
         let own = stored.as_ref().filter(|one| is_of(self.config, one));
         if let Some(own) = own.filter(|_| host.ask_at_s <= now_s()) {
             self.ask(host, &own.facts);
@@ -163,13 +177,23 @@ impl Process<'_> {
         }
         let order_at_s = host.order_at_s(self.config, stored.as_ref());
         if now_s() < order_at_s {
+            self.plan(host, order_at_s);
             let ask_at_s = own.map_or(u64::MAX, |_| host.ask_at_s);
             return Ok(order_at_s.min(ask_at_s));
         }
         self.order(host, own.map(|own| &own.facts))?;
         let stored = self.files.certificate(host.name);
-        self.tell(host, stored.as_ref())?;
-        Ok(host.order_at_s(self.config, stored.as_ref()))
+        self.report_certificate(host, stored.as_ref())?;
+        let order_at_s = host.order_at_s(self.config, stored.as_ref());
+        self.plan(host, order_at_s);
+        Ok(order_at_s)
+    }
+
+    /// Notes the next order. It is for information only, so nothing depends on it.
+    fn plan(&self, host: &mut Host<'_>, next_s: u64) {
+        if host.planned_s != Some(next_s) && self.files.set_plan(host.name, next_s).is_ok() {
+            host.planned_s = Some(next_s);
+        }
     }
 
     /// Asks the authority when to renew. Without an answer the lifetime decides.
@@ -189,15 +213,23 @@ impl Process<'_> {
             count: earlier.saturating_add(1),
             tried_s: now_s(),
             wait_until_s: 0,
+            why: "the order has not ended".into(),
         };
         let noted = self.files.set_failures(host.name, &host.failures);
         let done = noted.map_err(Failure::from).and_then(|()| {
             let mut authority = Authority::connect(self.config, self.files)?;
-            authority.issue(host.name, before)
+            let answers = Answers {
+                files: self.files,
+                memory: self.memory,
+            };
+            authority.issue(host.name, before, &answers)
         });
         match &done {
             Ok(()) => host.failures = Failures::default(),
-            Err(failure) => host.failures.wait_until_s = failure.wait_until_s,
+            Err(failure) => {
+                host.failures.wait_until_s = failure.wait_until_s;
+                host.failures.why.clone_from(&failure.why);
+            }
         }
         // If it cannot be written, the failures are still known to this process.
         let _ = self.files.set_failures(host.name, &host.failures);
@@ -225,23 +257,30 @@ impl Process<'_> {
         let Some(failure) = failure else {
             return format!("certificate of {name}: issued by {directory}, valid until {until}");
         };
-        let in_use = match stored.and_then(|one| one.issued_by.as_deref()) {
-            Some(_) => format!("the one in use is valid until {until}"),
-            None => "a self-signed one is in use".into(),
+        let in_use = match stored {
+            Some(one) if one.is_revoked => "the one in use is revoked".into(),
+            Some(one) if one.issued_by.is_some() => {
+                format!("the one in use is valid until {until}")
+            }
+            _ => "a self-signed one is in use".into(),
         };
         let next = length(host.not_before_s.saturating_sub(now_s()));
         format!(
-            "certificate of {name}: {directory}: {}; next try in {next}; {in_use}",
+            "certificate of {name}: the order at {directory} failed: {}; next try in {next}; {in_use}",
             failure.why
         )
     }
 
     /// Tells the master which certificate is in use.
-    fn tell(&self, host: &mut Host<'_>, stored: Option<&Stored>) -> Result<(), AcmeError> {
+    fn report_certificate(
+        &self,
+        host: &mut Host<'_>,
+        stored: Option<&Stored>,
+    ) -> Result<(), AcmeError> {
         let is_issued = stored.is_some_and(|stored| stored.issued_by.is_some());
         let facts = stored.map(|stored| &stored.facts);
-        if let Some(facts) = facts.filter(|_| facts != host.told.as_ref()) {
-            host.told = Some(facts.clone());
+        if let Some(facts) = facts.filter(|_| facts != host.reported.as_ref()) {
+            host.reported = Some(facts.clone());
             self.send(&FromAcme::Certificate {
                 host: host.name.to_owned(),
                 expires_s: match is_issued {

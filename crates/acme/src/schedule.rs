@@ -37,13 +37,16 @@ pub(crate) fn renewal_s(facts: &Facts, window: Option<Window>) -> u64 {
 /// The failed tries since the last certificate of a name. They are kept in a file, so that a process
 /// which starts again and again does not ask the authority again and again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Failures {
+pub struct Failures {
     /// How many.
     pub(crate) count: u32,
     /// When the last one began.
     pub(crate) tried_s: u64,
     /// The time before which the authority wants no further try (`Retry-After`).
     pub(crate) wait_until_s: u64,
+    /// Why the last order failed.
+    #[serde(default)]
+    pub(crate) why: String,
 }
 
 impl Failures {
@@ -153,6 +156,7 @@ mod tests {
             count: 1,
             tried_s: 5_000,
             wait_until_s: 90_000,
+            ..Failures::default()
         };
         assert_eq!(failures.next_s("a.example", 60_000), 90_000);
         assert_eq!(failures.first_s("a.example", 60_000), 90_000);
@@ -172,7 +176,7 @@ mod tests {
         let failures = |count| Failures {
             count,
             tried_s: 5_000,
-            wait_until_s: 0,
+            ..Failures::default()
         };
         assert_eq!(failures(20).first_s("a.example", 60_000), 5_900);
         let next_s = failures(1).next_s("a.example", 60_000);

@@ -15,6 +15,8 @@ pub enum Failure {
     Usage(String),
     /// The command line is right, the work failed: exit code 1.
     Runtime(anyhow::Error),
+    /// The work was done, and its result does not meet a condition of the user: exit code 3.
+    Unmet(String),
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
@@ -37,6 +39,7 @@ impl Program {
         let (code, text) = match failure {
             Failure::Usage(text) => (2, text.clone()),
             Failure::Runtime(error) => (1, sentence(error)),
+            Failure::Unmet(text) => (3, text.clone()),
         };
         // If standard error is closed, the exit code still says it.
         plain(&text).lines().for_each(|line| {

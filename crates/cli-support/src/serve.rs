@@ -47,6 +47,7 @@ const EXAMPLES: &str = concat!(
     "  headway serve --config headway.toml --check  validate a configuration file\n",
     "  headway serve --tls-listen :443 --tls-certificate site.pem --tls-key site.key\n",
     "                                               HTTPS only, on port 443\n",
+    "  headway serve --tls                          HTTPS for development, port 8443\n",
     "\n",
     "Configuration file: every option is also a key of the file, such as idle-timeout = \"30s\". ",
     "Only the file has virtual hosts, response headers, error pages and handlers (CGI, FastCGI, SCGI, proxy).\n",
@@ -258,7 +259,7 @@ fn port(topic: Topic) -> Arg {
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
 pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
-    let checked = check(arguments).map_err(|errors| failure(&errors))?;
+    let checked = check(arguments).map_err(|errors| config_failure(&errors))?;
     let Checked { config, warnings } = checked;
     for warning in warnings {
         warn(&warning.to_string());
@@ -349,7 +350,7 @@ fn settings<C: Contents>(arguments: &Arguments<C>) -> (Settings, Vec<ConfigError
 }
 
 /// One line per error. A usage error counts more than what this machine lacks.
-fn failure(errors: &[ConfigError]) -> Failure {
+pub fn config_failure(errors: &[ConfigError]) -> Failure {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let text = lines.join("\n");
     match errors.iter().all(ConfigError::is_environment) {

@@ -243,6 +243,7 @@ mod tests {
                 class: kind.class(1),
                 target: 0,
                 warmup: false,
+                handshake_ns: 0,
             });
         }
         let iteration = conformance.finish();

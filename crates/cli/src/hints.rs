@@ -30,8 +30,8 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
     ("serve", &["--timeout", "--deadline"], TIMEOUTS),
     (
         "serve",
-        &["--tls", "--cert", "--https", "--ssl", "--certificate"],
-        "serve HTTPS with --tls-listen :443 --tls-certificate PATH --tls-key PATH",
+        &["--cert", "--https", "--ssl", "--certificate"],
+        "serve HTTPS with --tls-listen :443 --tls-certificate PATH --tls-key PATH, or with --tls for development",
     ),
     (
         "serve",
@@ -63,7 +63,7 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
     ("load", &["-u", "--vus"], CONNECTIONS),
     ("load", &["--latency"], PERCENTILES),
     ("load", &["-z"], "set the duration with -d TIME"),
-    ("load", &["--port", "-p", "--bind", "--host"], URL),
+    ("load", &["--port", "-p", "--bind"], URL),
     (
         "load",
         &["--disable-keepalive"],
@@ -72,7 +72,7 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
     (
         "load",
         &["-k"],
-        "connections are kept alive unless --requests-per-connection says otherwise",
+        "connections are kept alive; --insecure does not verify certificates",
     ),
     (
         "load",
@@ -80,7 +80,7 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
         "measure a SPECweb99-like load with headway-lab specweb99 URL",
     ),
     ("profile", &["--latency"], PERCENTILES),
-    ("profile", &["--port", "-p", "--bind", "--host"], URL),
+    ("profile", &["--port", "-p", "--bind"], URL),
     ("trace", &["-f"], "child processes are always followed"),
     ("trace", &["-c"], "the summary is always printed"),
     ("trace", &["-e"], "choose system calls with --call NAME,…"),

@@ -6,7 +6,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -14,17 +14,22 @@ use clap::{ArgGroup, Args, ValueEnum};
 use headway_latency::format::printable;
 use headway_latency::run::description::Verdict;
 use headway_load::cli_types::{
-    Bandwidth, Count, Cpus, Header, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads,
-    Time, Url,
+    Bandwidth, Count, Cpus, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads, Time,
 };
 use headway_load::engine;
+use headway_load::fail_if::Condition;
 use headway_load::session::summary::{self, Style};
 use headway_load::session::{Demand, Finished, SessionError, Settings, WorkSource};
+use headway_load::tls::TlsOptions;
 use serde_json::{Value, json};
 
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
 
 use super::{Failure, output};
+
+mod request;
+
+pub(crate) use request::RequestOptions;
 
 const MORE: &str = "All options and examples: headway load --help";
 
@@ -39,6 +44,12 @@ Examples:
   headway load http://[::1]:8080/a http://[::1]:8080/b -H 'Accept: text/html'
   headway load unix:/run/web.sock --rate 500 --requests 10000 --json
 
+Load-test an HTTPS API with a bearer token at 500 requests per second, and fail the build over 50 ms:
+  headway load https://api.example/v1/items --rate 500 --duration 30 \\
+    --bearer \"$TOKEN\" \\
+    --fail-if 'p99 > 50ms' --fail-if 'errors > 0.1%' \\
+    --fail-if 'rate < 0.95 * offered' --output run
+
 Without --rate or --schedule the loop is closed, as in wrk: each connection sends its next request
 when the last one is answered. A slow server then gets fewer requests, and a stall delays only one
 request per connection. With --rate the loop is open: requests start when the schedule says so, and
@@ -49,7 +60,7 @@ A time is a number of seconds, or has a unit: 500us, 250ms, 10s, 5m.
 Ctrl-C ends the run and prints what was measured; a second one ends it at once.
 
 Exit codes: 0 success; 1 failure, also when no request was answered, and with --strict when the
-verdict is not valid; 2 usage error.";
+verdict is not valid; 2 usage error; 3 a condition of --fail-if is true.";
 
 /// Load-test an HTTP server, without coordinated omission
 #[derive(Debug, Args)]
@@ -65,6 +76,14 @@ pub struct Arguments {
     length: LengthOptions,
     #[command(flatten)]
     result: OutputOptions,
+    /// Exit with 3 if this is true of the run: 'p99 > 50ms'
+    ///
+    /// May be repeated. FIGURE is mean, p50, p75, p90, p95, p99, p99.9, p99.99 or max, compared with
+    /// a time; errors, with a number or a share (0.1%); rate, with responses per second or with
+    /// 0.95 * offered; or inversion, with a number. Compare with >, >=, < or <=. A figure that is
+    /// not known fails the run.
+    #[arg(long, value_name = "FIGURE > LIMIT", help_heading = "Output")]
+    fail_if: Vec<Condition>,
     /// Print a summary as JSON; --json=full prints everything
     ///
     /// Everything is what `headway analyze --json` prints: distributions, timeline and sizes.
@@ -91,33 +110,6 @@ enum JsonDetail {
     Summary,
     /// The distributions, timeline and sizes as well.
     Full,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Request")]
-pub(super) struct RequestOptions {
-    /// The server: http://host:port/path or unix:/path/of/socket
-    ///
-    /// Several servers share the load.
-    #[arg(value_name = "URL", required = true)]
-    urls: Vec<Url>,
-    /// Add a header to every request, 'Name: value'
-    ///
-    /// May be repeated. The values are kept in the run directory.
-    #[arg(long, short = 'H', value_name = "HEADER")]
-    header: Vec<Header>,
-    /// GET or HEAD [default: GET]
-    #[arg(long, short = 'X', value_name = "METHOD")]
-    method: Option<engine::Method>,
-    /// Request the files of a set, see `headway fileset`
-    #[arg(long, value_name = "DIR", conflicts_with = "paths")]
-    fileset: Option<PathBuf>,
-    /// Request the paths in a file, one per line, in turn
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    paths: Option<PathBuf>,
-    /// Compare the body of each response with the checksum in the file set
-    #[arg(long, hide_short_help = true)]
-    verify: bool,
 }
 
 #[derive(Debug, Args)]
@@ -181,7 +173,7 @@ pub(super) struct ConnectionOptions {
     /// Connections [default: 64; in an open loop at most 16384]
     #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     connections: Option<Count>,
-    /// Requests on a connection before it is closed [default: unlimited]
+    /// Requests per connection [default: no limit]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     requests_per_connection: Option<PerConnection>,
     /// A longer request is an error [default: 30s; open loop: 3s]
@@ -285,9 +277,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     for warning in &finished.warnings {
         let _ = writeln!(io::stderr(), "headway: warning: {}", printable(warning));
     }
+    let failures: Vec<String> = arguments
+        .fail_if
+        .iter()
+        .filter_map(|condition| condition.failure(&finished.analysis))
+        .collect();
     match arguments.json {
-        Some(detail) => print_json(&finished, directory, detail)?,
+        Some(detail) => print_json(&finished, directory, detail, &failures)?,
         None => print(&finished, directory)?,
+    }
+    if !failures.is_empty() {
+        return Err(Failure::Unmet(failures.join("\n")));
     }
     exit_by_verdict(&finished, result.strict)
 }
@@ -306,6 +306,12 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
     if schedule.is_none() && demand.arrivals.is_some() {
         let text = "--arrivals spaces the starts of an open loop; add --rate or --schedule";
         return Err(Failure::Usage(text.to_owned()));
+    }
+    let unoffered = arguments.fail_if.iter().find(|one| one.needs_offered());
+    if let (None, Some(condition)) = (&schedule, unoffered) {
+        return Err(Failure::Usage(format!(
+            "--fail-if '{condition}': only an open loop offers a rate; add --rate or --schedule"
+        )));
     }
     let arrivals = demand.arrivals.unwrap_or(Spacing::Poisson).into();
     let length = &arguments.length;
@@ -326,7 +332,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
             &arguments.request,
             &arguments.connections,
             &research.connection,
-        )
+        )?
     })
 }
 
@@ -335,21 +341,17 @@ pub(super) fn common(
     request: &RequestOptions,
     connections: &ConnectionOptions,
     limits: &ConnectionLimits,
-) -> Settings {
-    let work = match (&request.fileset, &request.paths) {
-        (Some(directory), _) => WorkSource::FileSet(directory.clone()),
-        (None, Some(file)) => WorkSource::Paths(file.clone()),
-        (None, None) => WorkSource::Addresses,
-    };
-    let headers = request.header.iter().cloned();
+) -> Result<Settings, Failure> {
     let cpus = connections.cpu.clone();
-    Settings {
-        urls: request.urls.clone(),
-        work,
-        method: request.method.unwrap_or_default(),
-        headers: headers
-            .map(|Header { name, value }| (name, value))
-            .collect(),
+    let mut settings = Settings {
+        urls: Vec::new(),
+        work: WorkSource::Addresses,
+        method: engine::Method::Get,
+        headers: Vec::new(),
+        body: Vec::new(),
+        host: None,
+        tls: TlsOptions::default(),
+        protocol: engine::Protocol::Http1,
         directories: None,
         demand: Demand::Closed,
         connections: connections.connections.map(Count::as_u32),
@@ -368,13 +370,15 @@ pub(super) fn common(
         requests: None,
         seed: 1,
         sources: connections.source.clone(),
-        verify: request.verify,
+        verify: false,
         label: None,
         cpus: cpus.map_or(Vec::new(), |Cpus(cpus)| cpus),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
-    }
+    };
+    request.apply(&mut settings)?;
+    Ok(settings)
 }
 
 /// A usage error and a failure of the machine have different exit codes.
@@ -418,6 +422,7 @@ fn print_json(
     finished: &Finished,
     directory: Option<&Path>,
     detail: JsonDetail,
+    failures: &[String],
 ) -> Result<(), Failure> {
     let mut analysis = serde_json::to_value(&finished.analysis)?;
     if let (JsonDetail::Summary, Value::Object(entries)) = (detail, &mut analysis) {
@@ -431,6 +436,7 @@ fn print_json(
         "run": directory.map(|path| path.to_string_lossy().into_owned()),
         "interrupted": finished.interrupted,
         "warnings": finished.warnings,
+        "failed": failures,
         "targets": finished.description.targets,
         "server": finished.description.server,
         "load": finished.description.load,

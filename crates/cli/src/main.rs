@@ -10,6 +10,7 @@ use headway_server::Extensions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+mod acme;
 mod backend;
 mod trace;
 mod fileset;
@@ -25,7 +26,7 @@ const PROGRAM: Program = Program {
     groups: &[
         Group {
             name: "Serve",
-            commands: &["serve", "backend"],
+            commands: &["serve", "backend", "acme"],
         },
         Group {
             name: "Measure",
@@ -41,7 +42,7 @@ const PROGRAM: Program = Program {
         },
     ],
     examples: "  headway serve /srv/www                            serve a directory on http://127.0.0.1:8080
-  headway load http://127.0.0.1:8080/ --cpu 1       load-test any HTTP/1.1 server
+  headway load http://127.0.0.1:8080/ --cpu 1       load-test any HTTP server
   headway trace -- git status                       show what a program waits for
 ",
     hints: hints::HINTS,
@@ -60,6 +61,7 @@ struct Arguments {
 enum Command {
     Serve(Box<serve::Arguments<Server>>),
     Backend(Box<backend::Arguments>),
+    Acme(acme::Arguments),
     Trace(Box<trace::Arguments>),
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
@@ -132,6 +134,7 @@ fn main() -> ExitCode {
         }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Backend(arguments) => backend::run(&arguments),
+        Command::Acme(arguments) => acme::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),

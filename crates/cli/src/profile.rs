@@ -119,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         quiet: arguments.result.quiet,
         name: String::new(),
     };
-    let settings = settings(arguments);
+    let settings = settings(arguments)?;
     if let Err(error) = settings.run(&directory, &around, &mut lines) {
         return Err(failure(error, &directory));
     }
@@ -153,7 +153,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn settings(arguments: &Arguments) -> ProfileSettings {
+fn settings(arguments: &Arguments) -> Result<ProfileSettings, Failure> {
     let points = &arguments.points;
     let session = Settings {
         warmup: points.warmup.map(|Time(time)| time),
@@ -164,9 +164,9 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
             &arguments.request,
             &arguments.connections,
             &arguments.research,
-        )
+        )?
     };
-    ProfileSettings {
+    Ok(ProfileSettings {
         session,
         arrivals: points.arrivals.unwrap_or(Spacing::Poisson).into(),
         capacity_rps: points.capacity.map(|Rate(rate)| rate),
@@ -179,7 +179,7 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
         after_point: points.after_point.clone(),
         strict: arguments.result.strict,
         client_limit: Limit::default(),
-    }
+    })
 }
 
 fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {

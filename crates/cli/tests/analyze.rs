@@ -44,6 +44,7 @@ fn rows(count: u64, us: u64) -> Vec<Row> {
                 class: Row::NO_CLASS,
                 target: 0,
                 warmup: false,
+                handshake_ns: 0,
             }
         })
         .collect()

@@ -118,7 +118,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("admission", &[]),
     ("gateway", &["http"]),
     ("files", &["event", "os"]),
-    ("load", &["event", "http", "latency", "os", "specweb-files"]),
+    (
+        "load",
+        &["event", "http", "http2", "latency", "os", "specweb-files"],
+    ),
     ("specweb-files", &[]),
     ("specweb", &["specweb-files"]),
     ("specweb-client", &["latency", "load", "specweb"]),

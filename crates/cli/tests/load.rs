@@ -5,6 +5,8 @@
 mod responding;
 
 mod effects;
+mod http2;
+mod https;
 mod machines;
 mod profiles;
 mod runs;

@@ -1,5 +1,6 @@
 //! All suites of the command. Those of the server are in crates/server.
 
+mod acme;
 mod analyze;
 mod cli;
 mod dependencies;

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::error::Findings;
 use super::hosts::NAME_BYTES_MAX;
 use super::keys::Setting;
-use super::ranges::{span, time};
+use super::ranges::{span, time, value};
 use super::settings::Settings;
+use super::strategy::named_values;
 use super::tls::file;
-use super::{Access, Host, Symlinks, TlsIdentity};
+use super::{Access, Handshakes, Host, Symlinks, TlsIdentity};
 
 /// Default of `state-directory`.
 pub(super) const STATE_DIRECTORY: &str = "/var/lib/headway";
@@ -26,11 +27,24 @@ const RETRY_MS: u64 = 60_000;
 /// A label of a name has at most this many bytes (RFC 1035, 2.3.4).
 const LABEL_BYTES_MAX: usize = 63;
 
+named_values! {
+    /// How the authority checks that a name leads to this server.
+    AcmeChallenge, "kind of challenge" {
+        /// By a request to port 80 (RFC 8555, 8.3).
+        #[default]
+        Http01 = "http-01",
+        /// By a handshake at port 443 (RFC 8737).
+        TlsAlpn01 = "tls-alpn-01",
+    }
+}
+
 /// How certificates are ordered. All of it may change at a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcmeConfig {
     /// The names, in lower case; each gets a certificate of its own.
     pub hosts: Vec<String>,
+    /// How the authority checks that a name leads to this server.
+    pub challenge: AcmeChallenge,
     /// The URL at which the authority reaches the administrator, such as `mailto:admin@a.example`.
     pub contact: Option<String>,
     /// The URL of the authority's directory.
@@ -113,10 +127,8 @@ pub(super) fn acme(from: &Settings, first_tls: usize, to: &mut Findings<'_>) -> 
     if from.tls_listen.is_none() && !from.has_faults {
         let problem = "certificates are for TLS; set tls-listen = \":443\" as well, or remove it";
         to.usage_error("acme-hosts", position(), problem.into());
-    } else if first_tls == 0 && !from.has_faults {
-        let problem = "the authority sends its requests to port 80, without TLS; set listen = \":80\" as well";
-        to.usage_error("acme-hosts", position(), problem.into());
     }
+    let challenge = challenge(from, first_tls, to);
     let hosts: Vec<String> = (item
         .get_ref()
         .0
@@ -144,6 +156,7 @@ pub(super) fn acme(from: &Settings, first_tls: usize, to: &mut Findings<'_>) -> 
     }
     Some(AcmeConfig {
         hosts,
+        challenge,
         contact: contact(&from.acme_contact, to),
         directory: directory(&from.acme_directory, to),
         authority: (from.acme_ca.as_ref()).map(|item| file("acme-ca", item, to)),
@@ -158,12 +171,34 @@ pub(super) fn acme(from: &Settings, first_tls: usize, to: &mut Findings<'_>) -> 
     })
 }
 
+fn challenge(from: &Settings, first_tls: usize, to: &mut Findings<'_>) -> AcmeChallenge {
+    let challenge = value(&from.acme_challenge).unwrap_or_default();
+    let is_inline = value(&from.tls_handshakes) == Some(Handshakes::Inline);
+    match challenge {
+        // Without tls-listen there is a message already.
+        _ if from.has_faults || from.tls_listen.is_none() => {}
+        AcmeChallenge::Http01 if first_tls == 0 => {
+            let problem = "the authority sends its requests to port 80, without TLS; set listen = \":80\" or \
+                 acme-challenge = \"tls-alpn-01\" as well";
+            to.usage_error("acme-hosts", span(&from.acme_hosts), problem.into());
+        }
+        AcmeChallenge::TlsAlpn01 if is_inline => {
+            let problem =
+                "the handshake process answers them; remove tls-handshakes, or write http-01";
+            to.usage_error("acme-challenge", span(&from.acme_challenge), problem.into());
+        }
+        _ => {}
+    }
+    challenge
+}
+
 /// If they were ignored, they would look as if they had an effect.
 fn report_without_hosts(from: &Settings, to: &mut Findings<'_>) {
     if from.has_faults {
         return;
     }
     for (key, position) in [
+        ("acme-challenge", span(&from.acme_challenge)),
         ("acme-contact", span(&from.acme_contact)),
         ("acme-directory", span(&from.acme_directory)),
         ("acme-ca", span(&from.acme_ca)),

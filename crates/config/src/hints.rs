@@ -180,7 +180,7 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         "write status = 9090",
     ),
     (
-        &["ssl", "tls", "https", "sslengine", "httpsport"],
+        &["ssl", "https", "sslengine", "httpsport"],
         "write tls-listen = \":443\", tls-certificate = \"site.pem\" and tls-key = \"site.key\"",
     ),
     (
@@ -250,14 +250,12 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         "write hsts = \"365d\"",
     ),
     (
-        &[
-            "sslciphers",
-            "ciphers",
-            "sslciphersuite",
-            "sslecdhcurve",
-            "sslpreferserverciphers",
-        ],
-        "ciphers and curves are fixed; tls-minimum sets the version",
+        &["sslciphers", "ciphers", "ciphersuites", "sslciphersuite"],
+        "write tls-suites = [\"TLS_AES_128_GCM_SHA256\", …]; the default is all that are safe",
+    ),
+    (
+        &["sslecdhcurve", "sslpreferserverciphers"],
+        "curves are fixed, and the client's preferences count; tls-suites and tls-minimum limit it",
     ),
     (
         &["http2"],

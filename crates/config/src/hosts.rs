@@ -73,9 +73,9 @@ fn host(
         names: names(own, to),
         root,
         // Without a listener its settings have a message of their own.
-        tls: match top.tls_listen {
-            Some(_) => tls::identity(prefix, (&own.tls_certificate, &own.tls_key), to),
-            None => None,
+        tls: match tls::is_spoken(top) {
+            true => tls::identity(prefix, (&own.tls_certificate, &own.tls_key), to),
+            false => None,
         },
         index: match index {
             None => vec!["index.html".into()],

@@ -53,7 +53,7 @@ mod print;
 
 pub use accept::{EarlyReject, ListenerMode};
 pub use account::Account;
-pub use acme::AcmeConfig;
+pub use acme::{AcmeChallenge, AcmeConfig};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
@@ -68,7 +68,9 @@ pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, SendMethod};
-pub use tls::{ClientCertificate, Handshakes, TlsConfig, TlsIdentity, TlsVersion};
+pub use tls::{
+    CipherSuite, ClientCertificate, Handshakes, Offload, TlsConfig, TlsIdentity, TlsVersion,
+};
 pub use units::AcceptBatch;
 pub use upstream_names::{Resolved, UpstreamEntry, resolve};
 pub use upstreams::{Protocol, Upstreams};

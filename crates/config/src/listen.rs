@@ -6,18 +6,29 @@ use toml::Spanned;
 use super::check::overlap;
 use super::error::Findings;
 use super::settings::Settings;
+use super::tls::is_for_development;
 use super::units::{ListenAddress, OneOrMany};
 
 const LISTENERS_MAX: usize = 64;
+/// Ports of this machine's address if none is written, without TLS and with `tls = true`.
+const PLAIN_PORT: u16 = 8080;
+const DEVELOPMENT_PORT: u16 = 8443;
 
 /// Returns all addresses, and the place of the first one that speaks TLS.
 pub(super) fn listen(from: &Settings, to: &mut Findings<'_>) -> (Vec<SocketAddr>, usize) {
     let mut all = Vec::new();
+    let port = match is_for_development(from) {
+        true => DEVELOPMENT_PORT,
+        false => PLAIN_PORT,
+    };
     match &from.listen {
         Some(item) => add("listen", item, &mut all, to),
         // A server may speak TLS only.
         None if from.tls_listen.is_some() => {}
-        None => all.push(SocketAddr::from(([127, 0, 0, 1], 8080))),
+        None => all.push(SocketAddr::from(([127, 0, 0, 1], port))),
+    }
+    if is_for_development(from) && from.tls_listen.is_none() {
+        return (all, 0);
     }
     let first_tls = all.len();
     if let Some(item) = &from.tls_listen {

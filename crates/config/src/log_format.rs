@@ -77,6 +77,10 @@ fields! {
     "duration" Duration false "Seconds from the whole request header to the last byte, as in `0.000120`.";
     "referer" Referer true "The Referer header.";
     "user-agent" UserAgent true "The User-Agent header.";
+    "tls-version" TlsVersion false "`TLSv1.3` or `TLSv1.2`; `-` without TLS.";
+    "tls-cipher" TlsCipher false "The cipher suite.";
+    "tls-server-name" TlsServerName false "The host that the client asked for in its handshake.";
+    "tls-client" TlsClient true "The name in the client's certificate.";
     "reason" Reason false "Why the request was rejected as malformed.";
 }
 

@@ -218,7 +218,9 @@ impl Config {
 }
 
 fn write_tls(out: &mut String, tls: &TlsConfig, acme: Option<&AcmeConfig>) -> fmt::Result {
-    let is_written = |first: &&TlsIdentity| !acme.is_some_and(|acme| acme.owns(first));
+    writeln!(out, "tls = {}", tls.is_for_development)?;
+    let is_made = |first: &TlsIdentity| acme.is_some_and(|acme| acme.owns(first));
+    let is_written = |first: &&TlsIdentity| !tls.is_for_development && !is_made(first);
     if let Some(first) = tls.identities.first().filter(is_written) {
         write_identity(out, first)?;
     }
@@ -230,7 +232,11 @@ fn write_tls(out: &mut String, tls: &TlsConfig, acme: Option<&AcmeConfig>) -> fm
         false => TlsVersion::V12,
     };
     writeln!(out, "tls-minimum = \"{minimum}\"")?;
+    if !tls.suites.is_empty() {
+        writeln!(out, "tls-suites = {}", list(tls.suites.iter()))?;
+    }
     writeln!(out, "tls-handshakes = \"{}\"", tls.handshakes)?;
+    writeln!(out, "tls-offload = \"{}\"", tls.offload)?;
     let timeout = Millis(tls.handshake_timeout_ms);
     writeln!(out, "tls-handshake-timeout = \"{timeout}\"")?;
     writeln!(out, "tls-tickets = {}", tls.session_tickets)?;
@@ -251,6 +257,7 @@ fn write_tls(out: &mut String, tls: &TlsConfig, acme: Option<&AcmeConfig>) -> fm
 
 fn write_acme(out: &mut String, acme: &AcmeConfig) -> fmt::Result {
     writeln!(out, "acme-hosts = {}", list(acme.hosts.iter()))?;
+    writeln!(out, "acme-challenge = \"{}\"", acme.challenge)?;
     if let Some(contact) = &acme.contact {
         writeln!(out, "acme-contact = {}", quoted(contact))?;
     }

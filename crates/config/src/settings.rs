@@ -15,8 +15,9 @@ use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{
-    ClientCertificate, EarlyReject, EtagSource, Fallback, Handshakes, HeaderAction, ListenerMode,
-    LogFormat, Network, SendMethod, StatusRange, Symlinks, TlsVersion,
+    AcmeChallenge, CipherSuite, ClientCertificate, EarlyReject, EtagSource, Fallback, Handshakes,
+    HeaderAction, ListenerMode, LogFormat, Network, Offload, SendMethod, StatusRange, Symlinks,
+    TlsVersion,
 };
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
@@ -181,6 +182,10 @@ table! {
         /// Keep a connection in the kernel until its first bytes arrive (TCP_DEFER_ACCEPT).
         defer_accept: bool, Connections, "true", "false";
 
+        /// Serve HTTPS with a self-signed certificate for localhost, for development only.
+        ///
+        /// At the addresses of tls-listen, otherwise of listen, otherwise at 127.0.0.1:8443.
+        tls: bool, Tls, "false", "true";
         /// Address to listen on for HTTPS, written as in listen.
         ///
         /// Without listen the server speaks HTTPS only. A certificate is needed: tls-certificate for all hosts or in
@@ -195,11 +200,19 @@ table! {
         tls_key: PathBuf, Tls, "the file of tls-certificate", "\"/etc/headway/example.com.key\"";
         /// Oldest version of TLS that clients may use: 1.2 or 1.3.
         tls_minimum: TlsVersion, Tls, "1.2", "\"1.3\"";
+        /// Cipher suites that clients may use, by their names at IANA.
+        ///
+        /// Each version needs one. Their order has no meaning.
+        tls_suites: OneOrMany<CipherSuite>, Tls, "all that are safe", "[\"TLS_AES_128_GCM_SHA256\", \"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256\"]";
         /// Where handshakes are done: process or inline.
         ///
         /// With process a process beside each worker does them. The worker then has no private keys in its memory,
         /// and established connections do not wait. With inline the worker does them itself.
         tls_handshakes: Handshakes, Tls, "process", "\"inline\"";
+        /// What encrypts responses: the worker (off) or the kernel.
+        ///
+        /// With kernel, files leave by sendfile without a copy. A kernel without kernel TLS leaves it to the worker.
+        tls_offload: Offload, Tls, "off", "\"kernel\"";
         /// Time for a handshake.
         tls_handshake_timeout: Millis, Tls, "10s", "\"5s\"";
         /// Let clients resume earlier sessions (session tickets), which makes handshakes faster.
@@ -218,9 +231,12 @@ table! {
         hsts: Millis, Tls, "no header", "\"365d\"";
         /// Names for which the server gets certificates by itself (ACME), one for each name.
         ///
-        /// They are used in addition to tls-certificate, which is then not needed. The authority has to reach an
-        /// address of listen at port 80 of each name.
+        /// They are used in addition to tls-certificate, which is then not needed.
         acme_hosts: OneOrMany<String>, Tls, "none", "[\"example.com\", \"www.example.com\"]";
+        /// How the authority checks that a name leads to this server: http-01 or tls-alpn-01.
+        ///
+        /// It has to reach an address of listen at port 80, or with tls-alpn-01 one of tls-listen at port 443.
+        acme_challenge: AcmeChallenge, Tls, "http-01", "\"tls-alpn-01\"";
         /// Mail address to which the authority writes about the certificates.
         acme_contact: String, Tls, "none", "\"mailto:admin@example.com\"";
         /// URL of the directory of the authority. staging means the test authority of Let's Encrypt.
@@ -231,7 +247,7 @@ table! {
         acme_retry_interval: Millis, Tls, "60s", "\"5m\"";
         /// Directory for what the server has to keep: the account at the authority, keys and certificates.
         ///
-        /// The user of the server has to be able to write to it. It is created if its parent exists.
+        /// Only the user that starts the server can read the keys. It is created if its parent exists.
         state_directory: PathBuf, Tls, "the directory /var/lib/headway", "\"/srv/headway\"";
 
         /// Time for the client to send the whole request header.

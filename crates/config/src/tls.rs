@@ -3,7 +3,8 @@
 //! The files are only looked up here. The master reads them, and reports a certificate or a key that
 //! it cannot use.
 
-use std::ops::Range;
+mod suites;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use super::research::prefixes;
 use super::settings::{HostSettings, LocationSettings, Settings};
 use super::strategy::named_values;
 use super::units::Millis;
+pub use suites::CipherSuite;
 
 /// Default of `tls-handshake-timeout`.
 const HANDSHAKE_TIMEOUT_MS: u64 = 10_000;
@@ -37,10 +39,16 @@ pub struct TlsConfig {
     /// The certificates with their keys, at least one; the first is for clients that ask for no known
     /// name.
     pub identities: Vec<TlsIdentity>,
+    /// Whether the only certificate is one that the server makes itself, for development.
+    pub is_for_development: bool,
     /// Whether TLS 1.2 is refused.
     pub only_13: bool,
+    /// The cipher suites that clients may use; empty if all.
+    pub suites: Vec<CipherSuite>,
     /// What does handshakes.
     pub handshakes: Handshakes,
+    /// What seals records.
+    pub offload: Offload,
     /// Time for a handshake.
     pub handshake_timeout_ms: u64,
     /// Whether clients may resume sessions.
@@ -67,12 +75,23 @@ pub struct TlsIdentity {
 
 named_values! {
     /// What does handshakes.
-    Handshakes, "way of handshakes" {
+    Handshakes, "place for handshakes" {
         /// A process beside each worker, so that the worker has no private keys.
         #[default]
         Process = "process",
         /// The worker itself: faster for a single client, but every handshake delays the others.
         Inline = "inline",
+    }
+}
+
+named_values! {
+    /// What encrypts the records that the server sends.
+    Offload, "kind of offload" {
+        /// The worker.
+        #[default]
+        Off = "off",
+        /// The kernel, if it can.
+        Kernel = "kernel",
     }
 }
 
@@ -104,11 +123,14 @@ pub(super) fn tls(
     (first_listener, hosts, acme): (usize, &[Host], Option<&AcmeConfig>),
     to: &mut Findings<'_>,
 ) -> Option<TlsConfig> {
-    let Some(listeners) = &from.tls_listen else {
+    if !is_spoken(from) {
         report_without_listener(from, to);
         return None;
-    };
-    check_certificates(from, listeners.span(), to);
+    }
+    match is_for_development(from) {
+        true => check_development(from, to),
+        false => check_certificates(from, to),
+    }
     check_direct(from, to);
     let redirects = value(&from.tls_redirect).unwrap_or(false);
     if redirects && first_listener == 0 {
@@ -125,11 +147,18 @@ pub(super) fn tls(
         to.usage_error("hsts", span(&from.hsts), problem.into());
     }
     let client_certificate = value(&from.tls_client_certificate).unwrap_or_default();
+    let only_13 = value(&from.tls_minimum) == Some(TlsVersion::V13);
     Some(TlsConfig {
         first_listener,
-        identities: identities(from, (hosts, acme), to),
-        only_13: value(&from.tls_minimum) == Some(TlsVersion::V13),
+        identities: match is_for_development(from) {
+            true => development_identity(from, to),
+            false => identities(from, (hosts, acme), to),
+        },
+        is_for_development: is_for_development(from),
+        only_13,
+        suites: suites::suites(&from.tls_suites, only_13, to),
         handshakes: value(&from.tls_handshakes).unwrap_or_default(),
+        offload: value(&from.tls_offload).unwrap_or_default(),
         handshake_timeout_ms: time(
             "tls-handshake-timeout",
             &from.tls_handshake_timeout,
@@ -144,6 +173,53 @@ pub(super) fn tls(
         redirects,
         hsts_seconds: hsts_seconds(&from.hsts, to),
     })
+}
+
+/// Whether any listener speaks TLS.
+pub(super) fn is_spoken(from: &Settings) -> bool {
+    from.tls_listen.is_some() || is_for_development(from)
+}
+
+/// Whether the server makes its certificate itself.
+pub(super) fn is_for_development(from: &Settings) -> bool {
+    value(&from.tls) == Some(true)
+}
+
+/// Reports certificates beside that for development, which would look as if clients got them.
+fn check_development(from: &Settings, to: &mut Findings<'_>) {
+    let of_hosts = tables(&from.host).iter();
+    let of_hosts = of_hosts.map(|host| span(&host.get_ref().tls_certificate));
+    let others = [
+        ("tls-certificate", span(&from.tls_certificate)),
+        ("acme-hosts", span(&from.acme_hosts)),
+    ];
+    let of_hosts = of_hosts.map(|position| ("host.tls-certificate", position));
+    for (key, position) in others.into_iter().chain(of_hosts) {
+        if position.is_some() {
+            let problem = "with tls = true the server makes a certificate itself; remove tls and write \
+                 tls-listen = \":443\", or remove this certificate";
+            to.usage_error(key, position, problem.into());
+        }
+    }
+}
+
+/// The file of the certificate for development with its key: that of the user, so that it stays the same.
+fn development_identity(from: &Settings, to: &mut Findings<'_>) -> Vec<TlsIdentity> {
+    let directory = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let absolute = |path: &PathBuf| path.is_absolute();
+    let own = directory("XDG_DATA_HOME").filter(absolute);
+    let of_home = || Some(directory("HOME").filter(absolute)?.join(".local/share"));
+    let Some(data) = own.or_else(of_home) else {
+        let problem = "the certificate is kept in the home directory, but HOME is not set; set it, or write \
+             tls-listen and tls-certificate instead";
+        to.environment_error("tls", span(&from.tls), problem.into());
+        return Vec::new();
+    };
+    let file = data.join("headway/localhost.pem");
+    vec![TlsIdentity {
+        certificate: file.clone(),
+        key: file,
+    }]
 }
 
 /// The certificate of the top level or of a host (whose keys have this prefix), with its key.
@@ -188,7 +264,7 @@ fn identities(
 }
 
 /// Without a certificate of the top level, each host needs its own.
-fn check_certificates(from: &Settings, listeners: Range<usize>, to: &mut Findings<'_>) {
+fn check_certificates(from: &Settings, to: &mut Findings<'_>) {
     // The certificate may be the setting that could not be read.
     let has_any = from.tls_certificate.is_some() || from.acme_hosts.is_some();
     if has_any || from.tls_key.is_some() || from.has_faults {
@@ -198,7 +274,7 @@ fn check_certificates(from: &Settings, listeners: Range<usize>, to: &mut Finding
     if from.root.is_some() || hosts.is_empty() {
         let problem =
             "TLS needs a certificate; set acme-hosts, or tls-certificate and tls-key, as well";
-        to.usage_error("tls-listen", Some(listeners), problem.into());
+        to.usage_error("tls-listen", span(&from.tls_listen), problem.into());
         return;
     }
     for host in hosts {
@@ -247,7 +323,9 @@ fn report_without_listener(from: &Settings, to: &mut Findings<'_>) {
         ("tls-certificate", span(&from.tls_certificate)),
         ("tls-key", span(&from.tls_key)),
         ("tls-minimum", span(&from.tls_minimum)),
+        ("tls-suites", span(&from.tls_suites)),
         ("tls-handshakes", span(&from.tls_handshakes)),
+        ("tls-offload", span(&from.tls_offload)),
         ("tls-handshake-timeout", span(&from.tls_handshake_timeout)),
         ("tls-tickets", span(&from.tls_tickets)),
         ("tls-client-ca", span(&from.tls_client_ca)),

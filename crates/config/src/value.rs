@@ -12,7 +12,7 @@ use super::error::Findings;
 use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::variables;
-use super::{ClientCertificate, Handshakes, TlsVersion};
+use super::{AcmeChallenge, CipherSuite, ClientCertificate, Handshakes, Offload, TlsVersion};
 use super::{
     EarlyReject, EtagSource, Fallback, HeaderAction, ListenerMode, LogFormat, Network, StatusRange,
     Streams, Symlinks,
@@ -214,7 +214,10 @@ texts! {
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";
     LogFormat: "choice or template", "FORMAT", "", Text, "\"common\", \"combined\", \"json\" or a template";
     Handshakes: "choice", "process|inline", "", Text, "\"process\" or \"inline\"";
+    Offload: "choice", "off|kernel", "", Text, "\"off\" or \"kernel\"";
     TlsVersion: "choice", "1.2|1.3", "", Text, "\"1.2\" or \"1.3\"";
+    CipherSuite: "choice", "SUITE", "", Text, "one of the suites in quotes";
+    AcmeChallenge: "choice", "http-01|tls-alpn-01", "", Text, "\"http-01\" or \"tls-alpn-01\"";
     ClientCertificate: "choice", "required|optional", "", Text, "\"required\" or \"optional\"";
     Streams: "choice", "socket|pipe", "", Text, "\"socket\" or \"pipe\"";
 }

@@ -25,6 +25,22 @@ impl Body {
         }
     }
 
+    /// Keeps its trailer section.
+    pub fn keeping_trailers(self) -> Self {
+        match self {
+            Self::Chunked(drain) => Self::Chunked(drain.keeping_trailers()),
+            length @ Self::Length(_) => length,
+        }
+    }
+
+    /// The field lines of its trailer section, if those are kept.
+    pub fn trailers(&self) -> &[u8] {
+        match self {
+            Self::Length(_) => b"",
+            Self::Chunked(drain) => drain.trailers(),
+        }
+    }
+
     /// The least bytes that are still to come: all of them where the length is known.
     pub fn left_bytes_min(&self) -> u64 {
         match self {

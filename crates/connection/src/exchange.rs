@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use headway_event::{Interest, Token};
 use headway_files::OpenFile;
+use headway_gateway::FieldList;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::{Lease, TriedUpstreams};
 use headway_request::{Charge, Frame, ProgramName, Request};
@@ -68,6 +69,8 @@ impl AsFd for Channel {
 pub struct Upload {
     /// The parser for the rest of the body; `None` when all has arrived.
     pub body: Option<Body>,
+    /// What followed the body.
+    pub trailers: FieldList,
     /// Bytes that the handler has not accepted yet.
     pub waiting: Vec<u8>,
     /// How much of `waiting` has been accepted.
@@ -267,6 +270,8 @@ pub struct Download {
     pub frame: Option<Frame>,
     /// The declared body length.
     pub length: Option<u64>,
+    /// What follows the body, once it has ended.
+    pub trailers: FieldList,
     /// Body bytes so far.
     pub bytes: u64,
     /// Whether more may be read: earlier output has been sent or buffered.
@@ -288,6 +293,7 @@ impl Download {
             response: None,
             frame: None,
             length: None,
+            trailers: FieldList::default(),
             bytes: 0,
             wanted: true,
             pace: Pace::default(),

@@ -19,7 +19,7 @@ mod idle_order;
 mod pace;
 mod table;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -27,8 +27,8 @@ use std::rc::Rc;
 use headway_event::{Interest, Token};
 use headway_files::Waiter;
 use headway_http2::{Session, Stream};
-use headway_request::{Entry, Outgoing, Request};
-use headway_tls::Client;
+use headway_request::{Charge, Entry, Outgoing, Request};
+use headway_tls::{Client, Summary};
 
 pub use application_request::{ApplicationRequest, ApplicationStage, PendingResponse};
 pub use body::Body;
@@ -185,6 +185,8 @@ pub struct Multiplexed {
     pub session: Session,
     /// The connections which represent its requests.
     pub streams: Vec<Token>,
+    /// The number of requests of the client's address, if it has a limit.
+    pub share: Option<Rc<Cell<u64>>>,
     /// What its deadline is for.
     pub waits_for: Option<SessionWait>,
 }
@@ -208,6 +210,8 @@ pub struct StreamOf {
     pub parent: Token,
     /// The request and its response.
     pub stream: Stream,
+    /// The request's entry in the number of requests of the client's address.
+    pub share: Option<Charge>,
 }
 
 /// One client connection.
@@ -218,6 +222,8 @@ pub struct Connection {
     pub tls: Option<Box<Client>>,
     /// Whether the client's requests come by TLS.
     pub is_secure: bool,
+    /// The result of the handshake, for programs, upstreams and logs.
+    pub tls_summary: Option<Rc<Summary>>,
     /// HTTP/2, if the client speaks it.
     pub http2: Option<Box<Multiplexed>>,
     /// One request of a client that speaks HTTP/2, which this connection represents.
@@ -272,6 +278,7 @@ impl Connection {
             socket,
             tls: None,
             is_secure: false,
+            tls_summary: None,
             http2: None,
             stream: None,
             client,
@@ -300,11 +307,22 @@ impl Connection {
         let mut connection = Connection::of_socket(parent.socket.clone(), parent.client, token);
         connection.behind_proxy = parent.behind_proxy.clone();
         connection.is_secure = parent.is_secure;
+        connection.tls_summary = parent.tls_summary.clone();
         connection.stream = Some(Box::new(StreamOf {
             parent: parent.token,
             stream,
+            share: parent
+                .http2
+                .as_ref()
+                .and_then(|one| Some(Charge::new(one.share.as_ref()?, 1))),
         }));
         connection
+    }
+
+    /// Whether the client is an HTTP/2 suspect: it sends many bytes without effect, so others are served first.
+    pub fn is_suspect(&self) -> bool {
+        let session = self.http2.as_ref().map(|one| &one.session);
+        session.is_some_and(Session::is_suspect)
     }
 
     /// Has the connection speak TLS.
@@ -319,6 +337,11 @@ impl Connection {
         if let Some(client) = &mut self.tls {
             client.cut();
         }
+    }
+
+    /// Whether the connection must close after the response in progress, because it cannot get new keys.
+    pub fn must_end(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.must_end())
     }
 
     /// Whether something of the response is not in the socket yet.

@@ -8,6 +8,7 @@
 use headway_http::Status;
 
 use crate::fastcgi::{Aborted, InvalidRecord};
+use crate::fields::FieldList;
 use crate::invalid_response::InvalidResponse;
 use crate::response::{ResponseEnd, ResponseEvent};
 
@@ -23,8 +24,9 @@ pub trait Codec {
     /// many that were. Accepts nothing after [`end_body`](Codec::end_body).
     fn push_body(&mut self, bytes: &[u8]) -> usize;
 
-    /// Marks the request body as complete.
-    fn end_body(&mut self);
+    /// Marks the request body as complete. What follows it is passed on if the protocol has trailers and the
+    /// body's framing allows them.
+    fn end_body(&mut self, trailers: &FieldList);
 
     /// Returns the next event in `input` and advances it; `None` when it is used up. Nothing more
     /// is taken after [`ResponseEvent::End`].
@@ -43,6 +45,11 @@ pub trait Codec {
     /// response counts as cut off, because no recipient could notice the loss.
     fn is_open_ended(&self) -> bool {
         false
+    }
+
+    /// The trailers of a response that has ended, if the client accepts any.
+    fn trailers(&self) -> FieldList {
+        FieldList::default()
     }
 
     /// Whether the response's head has been returned. Until then the server can still answer

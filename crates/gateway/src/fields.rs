@@ -131,6 +131,16 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
+/// Whether a name is that of a known field, given in lower case. Upstreams that treat `_` like `-` must
+/// not get what is removed.
+pub(crate) fn is_same_field(known: &[u8], name: &[u8]) -> bool {
+    known.len() == name.len()
+        && known.iter().zip(name).all(|(known, byte)| match byte {
+            b'_' => *known == b'-',
+            _ => *known == byte.to_ascii_lowercase(),
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,6 +24,7 @@ pub mod request;
 pub mod client_address;
 pub mod fields;
 pub mod response;
+pub mod trailers;
 pub mod codec;
 pub mod cgi;
 pub mod fastcgi;
@@ -33,6 +34,7 @@ pub mod upstream;
 mod header_lines;
 mod pairs;
 mod invalid_response;
+mod tls_client;
 
 pub use codec::{Codec, CodecError};
 pub use fields::FieldList;
@@ -41,3 +43,4 @@ pub use request::Request;
 pub use response::{
     AccelRedirect, HeadLimits, ResponseAction, ResponseEnd, ResponseEvent, ResponseHead,
 };
+pub use tls_client::{ClientCertificate, TlsClient};

@@ -7,6 +7,7 @@
 
 use crate::cgi::{ResponseReader, Variables};
 use crate::codec::{Codec, CodecError, Outbox};
+use crate::fields::FieldList;
 use crate::response::{HeadLimits, ResponseEnd, ResponseEvent};
 
 /// Codec of one request and its response.
@@ -91,7 +92,7 @@ impl Codec for ScgiCodec {
     }
 
     /// Nothing marks the end: the program counts.
-    fn end_body(&mut self) {
+    fn end_body(&mut self, _: &FieldList) {
         self.body_left = 0;
     }
 

@@ -1,7 +1,7 @@
 //! The variables of a program, and what a client cannot put there.
 
-use headway_gateway::Request;
 use headway_gateway::cgi::{Context, User, Variables};
+use headway_gateway::{ClientCertificate, Request, TlsClient};
 use headway_http::{HeadLimits, Parsed};
 
 fn context() -> Context<'static> {
@@ -15,6 +15,7 @@ fn context() -> Context<'static> {
         server_name: b"fallback",
         server_software: b"headway",
         https: false,
+        tls: None,
         body_bytes: None,
         user: None,
         authorization: true,
@@ -200,6 +201,55 @@ fn https_variable_is_set_for_tls() {
     );
     assert_eq!(found.get(b"HTTPS"), Some(&b"on"[..]));
     assert_eq!(found.get(b"REQUEST_SCHEME"), Some(&b"https"[..]));
+}
+
+#[test]
+fn variables_of_mod_ssl_tell_of_tls_and_clients_cannot_set_them() {
+    let bytes =
+        b"GET / HTTP/1.0\r\nSSL-Client-Verify: SUCCESS\r\nSSL_CLIENT_VERIFY: SUCCESS\r\n\r\n";
+    let tls = TlsClient {
+        version: "TLSv1.3",
+        cipher_suite: "TLS_AES_128_GCM_SHA256",
+        server_name: Some(b"a.example"),
+        is_resumed: false,
+        certificate: None,
+    };
+    let of = |tls| variables(bytes, &Context { tls, ..context() });
+    let ssl = |found: &Variables| {
+        let all = found.iter().filter(|(name, _)| name.starts_with(b"SSL_"));
+        let text = |(name, value): (&[u8], &[u8])| {
+            format!("{}={}", name.escape_ascii(), value.escape_ascii())
+        };
+        all.map(text).collect::<Vec<_>>()
+    };
+    assert!(ssl(&of(None)).is_empty());
+    let mut expected = vec![
+        "SSL_PROTOCOL=TLSv1.3",
+        "SSL_CIPHER=TLS_AES_128_GCM_SHA256",
+        "SSL_TLS_SNI=a.example",
+        "SSL_SESSION_RESUMED=Initial",
+        "SSL_CLIENT_VERIFY=NONE",
+    ];
+    assert_eq!(ssl(&of(Some(tls))), expected);
+    let known = TlsClient {
+        certificate: Some(ClientCertificate {
+            subject: "CN=a client",
+            issuer: "CN=CA",
+            serial: "0ABC",
+        }),
+        is_resumed: true,
+        server_name: None,
+        ..tls
+    };
+    expected.remove(2);
+    expected[2] = "SSL_SESSION_RESUMED=Resumed";
+    expected[3] = "SSL_CLIENT_VERIFY=SUCCESS";
+    expected.extend([
+        "SSL_CLIENT_S_DN=CN=a client",
+        "SSL_CLIENT_I_DN=CN=CA",
+        "SSL_CLIENT_M_SERIAL=0ABC",
+    ]);
+    assert_eq!(ssl(&of(Some(known))), expected);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
 /// A codec whose request has been sent completely.
 fn codec_for(keep: bool, head_only: bool) -> FastCgiCodec {
     let mut codec = FastCgiCodec::new(&variables(&[("A", "b")]), keep, &LIMITS, head_only);
-    codec.end_body();
+    codec.end_body(&headway_gateway::FieldList::default());
     sent(&mut codec, usize::MAX);
     codec
 }
@@ -165,7 +165,7 @@ fn fastcgi_connection_is_reusable_when_no_bytes_remain() {
     sent(&mut body_open, usize::MAX);
     assert!(!seen(&mut body_open, &[&response]).reusable);
     let mut unsent = FastCgiCodec::new(&variables(&[]), true, &LIMITS, false);
-    unsent.end_body();
+    unsent.end_body(&headway_gateway::FieldList::default());
     assert!(!seen(&mut unsent, &[&response]).reusable);
     // Padding after the last record belongs to it.
     let mut padded = response.clone();
@@ -182,9 +182,9 @@ fn request_records_follow_the_specification() {
     let variables = variables(&[("A", "bc"), ("LONG", &long)]);
     let mut codec = FastCgiCodec::new(&variables, true, &LIMITS, false);
     assert_eq!(codec.push_body(b"hello"), 5);
-    codec.end_body();
+    codec.end_body(&headway_gateway::FieldList::default());
     assert_eq!(codec.push_body(b"late"), 0);
-    codec.end_body();
+    codec.end_body(&headway_gateway::FieldList::default());
     // 5 bytes of A, 5 + 4 + 130 of LONG.
     let expected = [
         &b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0"[..],
@@ -238,7 +238,7 @@ fn request_body_waits_when_the_application_does_not_read() {
         pushed += codec.push_body(&body[pushed..]);
         most = most.max(codec.unsent().len());
         if pushed == body.len() {
-            codec.end_body();
+            codec.end_body(&headway_gateway::FieldList::default());
         }
         let taken = codec.unsent().len().min(10_000);
         out.extend_from_slice(&codec.unsent()[..taken]);

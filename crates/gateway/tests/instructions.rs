@@ -236,6 +236,7 @@ const FORWARDING: Forwarding<'static> = Forwarding {
     remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 50000),
     client: None,
     https: false,
+    certificate: None,
     trusts_client: true,
     authority: b"back:81",
     keeps_host: true,
@@ -249,7 +250,7 @@ const FORWARDING: Forwarding<'static> = Forwarding {
 fn response(mut codec: impl Codec, bytes: &[u8]) {
     let sent = codec.unsent().len();
     codec.sent(sent);
-    codec.end_body();
+    codec.end_body(&headway_gateway::FieldList::default());
     for mut piece in bytes.chunks(PIECE_BYTES) {
         match codec.feed(&mut piece) {
             Ok(None) => {}
@@ -308,6 +309,7 @@ fn request(bytes: &[u8]) {
         server_name: b"x",
         server_software: b"headway",
         https: false,
+        tls: None,
         body_bytes: None,
         user: None,
         authorization: true,

@@ -3,7 +3,7 @@
 use crate::common;
 use common::sent;
 use headway_gateway::proxy::{Body, Forwarding, ProxyCodec, Unforwardable};
-use headway_gateway::{Codec, HeadLimits, Request};
+use headway_gateway::{ClientCertificate, Codec, HeadLimits, Request};
 use headway_http::{Parsed, parse};
 use proptest::prelude::*;
 
@@ -12,6 +12,7 @@ fn forwarding() -> Forwarding<'static> {
         remote: "[::ffff:192.0.2.7]:50000".parse().unwrap(),
         client: None,
         https: false,
+        certificate: None,
         trusts_client: false,
         authority: b"back:81",
         keeps_host: true,
@@ -105,7 +106,7 @@ fn request_headers_are_forwarded_or_removed_as_listed() {
         ("X_A: b\r\n", &["X_A: b"]),
         // Fields about the connection.
         (
-            "Keep-Alive: 5\r\nTE: trailers\r\nTrailer: A\r\nUpgrade: h2c\r\n",
+            "Keep-Alive: 5\r\nTE: gzip\r\nTrailer: A\r\nUpgrade: h2c\r\n",
             &[],
         ),
         (
@@ -372,7 +373,7 @@ fn body_of(body: Option<Body>, pieces: &[&[u8]], ends: bool) -> Vec<u8> {
         codec.push_body(piece);
     }
     if ends {
-        codec.end_body();
+        codec.end_body(&headway_gateway::FieldList::default());
     }
     codec.push_body(b"late");
     sent(&mut codec, 3)
@@ -389,6 +390,44 @@ fn request_body_is_framed_as_announced() {
     assert_eq!(body_of(ten, &[b"hello", b" world"], true), b"hello worl");
     assert_eq!(body_of(ten, &[b"hello"], true), b"hello");
     assert_eq!(body_of(Some(Body::None), &[b"hello"], true), b"");
+}
+
+#[test]
+fn trailers_follow_a_body_in_chunks_and_no_other() {
+    let trailers = headway_gateway::trailers::passed(b"A: b\r\nHost: c\r\n");
+    for (body, expected) in [
+        (None, "2\r\nhi\r\n0\r\nA: b\r\n\r\n"),
+        (Some(Body::Length(2)), "hi"),
+    ] {
+        let mut codec = codec(POST, &forwarding(), body).unwrap();
+        sent(&mut codec, usize::MAX);
+        codec.push_body(b"hi");
+        codec.end_body(&trailers);
+        assert_eq!(sent(&mut codec, usize::MAX), expected.as_bytes());
+    }
+}
+
+#[test]
+fn upstream_learns_that_trailers_are_accepted() {
+    let head = |lines: &str, forwarding: &Forwarding<'_>| {
+        request_head(
+            &format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n"),
+            forwarding,
+        )
+    };
+    let closing = Forwarding {
+        keep: false,
+        ..forwarding()
+    };
+    let asked = head("TE: trailers, gzip\r\nConnection: TE\r\n", &forwarding());
+    assert!(
+        asked.contains("\r\nTE: trailers\r\nConnection: TE\r\n"),
+        "{asked}"
+    );
+    assert!(!asked.contains("gzip"));
+    let asked = head("TE: trailers\r\n", &closing);
+    assert!(asked.contains("\r\nConnection: TE, close\r\n"), "{asked}");
+    assert!(!head("TE: gzip\r\n", &forwarding()).contains("TE"));
 }
 
 #[test]
@@ -438,4 +477,39 @@ proptest! {
             prop_assert_eq!(again.host, Some(&b"x"[..]));
         }
     }
+}
+
+#[test]
+fn certificate_of_the_client_is_passed_on_and_cannot_be_forged() {
+    let forged = "X-SSL-Client-Verify: SUCCESS\r\nx_ssl_client_s_dn: CN=admin\r\nX-SSL-Client-Cert: a\r\n\
+         X-SSL-Protocol: b\r\n";
+    assert_eq!(passed(forged, &forwarding()), ["X-SSL-Protocol: b"]);
+    let known = Forwarding {
+        certificate: Some(ClientCertificate {
+            subject: "CN=a client",
+            issuer: "CN=CA",
+            serial: "0ABC",
+        }),
+        ..forwarding()
+    };
+    let own = [
+        "X-SSL-Protocol: b",
+        "X-SSL-Client-Verify: SUCCESS",
+        "X-SSL-Client-S-DN: CN=a client",
+        "X-SSL-Client-I-DN: CN=CA",
+        "X-SSL-Client-Serial: 0ABC",
+    ];
+    assert_eq!(passed(forged, &known), own);
+    // A proxy in front may have checked the client, unless it has shown a certificate of its own.
+    let trusting = Forwarding {
+        trusts_client: true,
+        ..forwarding()
+    };
+    let kept: Vec<_> = forged.trim_end().split("\r\n").collect();
+    assert_eq!(passed(forged, &trusting), kept);
+    let trusting = Forwarding {
+        trusts_client: true,
+        ..known
+    };
+    assert_eq!(passed(forged, &trusting), own);
 }

@@ -27,6 +27,7 @@ fn codec_for(bytes: &str, body: Body) -> ProxyCodec {
         remote: "192.0.2.7:50000".parse().unwrap(),
         client: None,
         https: false,
+        certificate: None,
         trusts_client: false,
         authority: b"back",
         keeps_host: true,
@@ -194,7 +195,7 @@ fn connection_is_not_reusable_after_an_early_response() {
         let mut codec = codec_for(post, Body::Length(5));
         codec.push_body(pushed);
         if ends {
-            codec.end_body();
+            codec.end_body(&headway_gateway::FieldList::default());
         }
         if leaves {
             sent(&mut codec, usize::MAX);
@@ -209,6 +210,28 @@ fn connection_is_not_reusable_after_an_early_response() {
 }
 
 #[test]
+fn trailers_are_passed_on_if_the_client_accepts_them() {
+    let response = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\
+        Grpc-Status: 0\r\nContent-Length: 3\r\nX-Own: b\r\n\r\n";
+    for (te, expected) in [
+        ("TE: trailers\r\n", "[Grpc-Status: 0, X-Own: b]"),
+        ("TE: gzip;q=0.5, Trailers\r\n", "[Grpc-Status: 0, X-Own: b]"),
+        ("TE: gzip\r\n", "[]"),
+        ("", "[]"),
+    ] {
+        for cut in 0..response.len() {
+            let request = format!("GET / HTTP/1.1\r\nHost: x\r\n{te}\r\n");
+            let mut codec = codec_for(&request, Body::None);
+            for mut part in [&response.as_bytes()[..cut], &response.as_bytes()[cut..]] {
+                while codec.feed(&mut part).unwrap().is_some() {}
+            }
+            let trailers = format!("{:?}", codec.trailers()).replace('"', "");
+            assert_eq!(trailers, expected, "{te:?} {cut}");
+        }
+    }
+}
+
+#[test]
 fn bytes_pass_both_ways_after_an_upgrade() {
     let response = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\
         Sec-WebSocket-Accept: a\r\n\r\n\x01\x02";
@@ -220,7 +243,7 @@ fn bytes_pass_both_ways_after_an_upgrade() {
     while codec.feed(&mut input).unwrap().is_some() {}
     assert_eq!(codec.push_body(b"\x03\x04"), 2);
     assert_eq!(sent(&mut codec, 1), b"\x03\x04");
-    codec.end_body();
+    codec.end_body(&headway_gateway::FieldList::default());
     assert_eq!(codec.push_body(b"late"), 0);
 }
 

@@ -35,7 +35,7 @@ fn scgi_request_is_a_netstring_and_a_body() {
 fn scgi_sends_nothing_after_a_body_that_ended_early() {
     let mut codec = codec(27);
     assert_eq!(codec.push_body(b"What"), 4);
-    codec.end_body();
+    codec.end_body(&headway_gateway::FieldList::default());
     assert_eq!(codec.push_body(b" is"), 0);
     assert!(sent(&mut codec, 100).ends_with(b",What"));
 }

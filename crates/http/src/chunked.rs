@@ -1,8 +1,8 @@
 //! Skips message bodies, with Content-Length or chunked.
 //!
 //! A static file does not need a request body, but the next request on the connection starts after
-//! it. Both drains accept input in any pieces and say where the body ends. They buffer nothing. A
-//! caller that wants the content receives it piece by piece ([`ChunkedDrain::feed_body`]).
+//! it. Both drains accept input in any pieces and say where the body ends. They buffer nothing, except
+//! trailer fields if the caller wants those. A caller that wants the content receives it piece by piece ([`ChunkedDrain::feed_body`]).
 //!
 //! Parsing is strict, because request smuggling works by making two parties end a body at different
 //! places: sizes are hexadecimal digits only, lines end in CR LF, and control bytes, bare CR and
@@ -130,6 +130,16 @@ enum State {
     Failed(Failure),
 }
 
+impl State {
+    /// Whether a line of the trailer section has begun and not ended.
+    fn is_in_trailer(self) -> bool {
+        matches!(
+            self,
+            State::TrailerName | State::TrailerValue | State::TrailerLf
+        )
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     Bad,
@@ -147,6 +157,8 @@ pub struct ChunkedDrain {
     body_bytes: u64,
     extension_bytes: u32,
     trailer_bytes: u32,
+    /// The field lines of the trailer section, if they are kept.
+    trailers: Option<Vec<u8>>,
 }
 
 impl ChunkedDrain {
@@ -160,7 +172,26 @@ impl ChunkedDrain {
             body_bytes: 0,
             extension_bytes: 0,
             trailer_bytes: 0,
+            trailers: None,
         }
+    }
+
+    /// Keeps the trailer section, within its limit.
+    pub fn keeping_trailers(mut self) -> ChunkedDrain {
+        self.trailers = Some(Vec::new());
+        self
+    }
+
+    /// The field lines of the trailer section as far as it has come, each with its CR LF.
+    ///
+    /// ```
+    /// use headway_http::chunked::{ChunkedDrain, DrainLimits};
+    /// let mut drain = ChunkedDrain::new(DrainLimits::default()).keeping_trailers();
+    /// drain.feed(b"0\r\nA: b\r\nC: d\r\n\r\n");
+    /// assert_eq!(drain.trailers(), b"A: b\r\nC: d\r\n");
+    /// ```
+    pub fn trailers(&self) -> &[u8] {
+        self.trailers.as_deref().unwrap_or_default()
     }
 
     /// Consumes the next bytes. After a result other than [`DrainProgress::More`] the drain is
@@ -200,9 +231,13 @@ impl ChunkedDrain {
                     return Some(piece);
                 }
                 State::Ended | State::Failed(_) => return None,
-                _ => {
+                before => {
                     self.state = self.step(byte).unwrap_or_else(State::Failed);
                     *bytes = after;
+                    let is_trailer = self.state == State::TrailerName || before.is_in_trailer();
+                    if let Some(trailers) = self.trailers.as_mut().filter(|_| is_trailer) {
+                        trailers.push(byte);
+                    }
                 }
             }
         }

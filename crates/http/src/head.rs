@@ -42,6 +42,8 @@ pub struct HeadLimits {
     pub fields_max: usize,
     /// Whether the request has come by TLS, and not in the clear: the scheme of its target must agree.
     pub is_secure: bool,
+    /// Whether it is a request of HTTP/2, written as a header of HTTP/1.1 with its own version.
+    pub is_http2: bool,
 }
 
 impl Default for HeadLimits {
@@ -51,6 +53,7 @@ impl Default for HeadLimits {
             target_bytes_max: 8 * 1024,
             fields_max: 100,
             is_secure: false,
+            is_http2: false,
         }
     }
 }
@@ -174,6 +177,8 @@ pub enum Version {
     Http10,
     /// HTTP/1.1
     Http11,
+    /// HTTP/2, whose requests come here as headers of HTTP/1.1.
+    Http2,
 }
 
 impl Version {
@@ -182,6 +187,7 @@ impl Version {
         match self {
             Version::Http10 => "HTTP/1.0",
             Version::Http11 => "HTTP/1.1",
+            Version::Http2 => "HTTP/2.0",
         }
     }
 }
@@ -332,7 +338,10 @@ fn read_parsable<'b>(
         Ok(httparse::Status::Partial) => Ok(None),
         Err(httparse::Error::Version) => match other_version(bytes)? {
             None => Ok(None),
-            Some(b'1') => read_later_minor(&request, bytes, limits, skipped),
+            Some(b'1') => read_other(Version::Http11, &request, bytes, limits, skipped),
+            Some(b'2') if limits.is_http2 => {
+                read_other(Version::Http2, &request, bytes, limits, skipped)
+            }
             Some(_) => Err(Reject::closing(
                 Status::HTTP_VERSION_NOT_SUPPORTED,
                 "version not supported",
@@ -342,9 +351,10 @@ fn read_parsable<'b>(
     }
 }
 
-/// Reads a header whose version httparse has rejected, after method and target, as one of HTTP/1.1:
-/// a later minor version adds only what a recipient may ignore (RFC 9110 section 2.5).
-fn read_later_minor<'b>(
+/// Reads a header whose version httparse has rejected, after method and target, as one of this version: a later
+/// minor version adds only what a recipient may ignore (RFC 9110 section 2.5).
+fn read_other<'b>(
+    version: Version,
     request: &httparse::Request<'_, 'b>,
     bytes: &'b [u8],
     limits: &HeadLimits,
@@ -363,7 +373,7 @@ fn read_later_minor<'b>(
             let head = SplitHead {
                 method: request.method.unwrap_or_default(),
                 target: request.path.unwrap_or_default(),
-                version: Version::Http11,
+                version,
                 fields,
                 length: line.len() + 2 + length,
                 is_secure: limits.is_secure,
@@ -519,7 +529,7 @@ fn interpret<'b>(
     }
     let framing = framing(&fields, version).map_err(|reject| reject.about(RejectKind::Framing))?;
     let host = host(&fields, version).map_err(|reject| reject.about(RejectKind::Host))?;
-    if fields.expect_unknown && version == Version::Http11 {
+    if fields.expect_unknown && version >= Version::Http11 {
         return Err(Reject::closing(
             Status::EXPECTATION_FAILED,
             "unknown expectation",
@@ -533,10 +543,10 @@ fn interpret<'b>(
         target,
         version,
         host: authority.or(host),
-        keep_alive: !fields.close && (version == Version::Http11 || fields.keep_alive),
+        keep_alive: !fields.close && (version >= Version::Http11 || fields.keep_alive),
         // HTTP/1.0 has no expectations (RFC 9110 section 10.1.1).
         expect_continue: fields.expect_continue
-            && version == Version::Http11
+            && version >= Version::Http11
             && framing != Framing::None,
         framing,
         conditions: Conditions {
@@ -576,7 +586,7 @@ fn framing(fields: &KnownFields<'_>, version: Version) -> Result<Framing, Reject
 /// 3.2).
 fn host<'b>(fields: &KnownFields<'b>, version: Version) -> Result<Option<&'b [u8]>, Reject> {
     match fields.host {
-        Singleton::Absent if version == Version::Http11 => Err(Reject::bad("no Host")),
+        Singleton::Absent if version >= Version::Http11 => Err(Reject::bad("no Host")),
         Singleton::Absent => Ok(None),
         Singleton::Repeated => Err(Reject::bad("repeated Host")),
         // An empty Host is legal and means the server's default name.

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {
     is_secure: false,
+    is_http2: false,
     head_bytes_max: 300,
     target_bytes_max: 40,
     fields_max: 6,

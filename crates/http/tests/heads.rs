@@ -446,6 +446,7 @@ fn advisory_field_is_ignored_when_it_is_repeated() {
 fn header_is_rejected_when_it_exceeds_a_limit() {
     let limits = HeadLimits {
         is_secure: false,
+        is_http2: false,
         head_bytes_max: 100,
         target_bytes_max: 20,
         fields_max: 3,
@@ -520,6 +521,7 @@ fn default_limits_are_the_documented_ones() {
 fn scheme_of_a_target_is_that_of_the_connection() {
     let by_tls = HeadLimits {
         is_secure: true,
+        is_http2: false,
         ..HeadLimits::default()
     };
     let is_misdirected = |target: &str, limits: &HeadLimits| {

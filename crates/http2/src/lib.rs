@@ -1,14 +1,14 @@
-//! HTTP/2 without I/O: a [`Session`] takes a client's bytes and gives requests and bytes for the client.
+//! HTTP/2 without I/O: a [`Session`] reads the bytes of a client, and returns requests and bytes for the client.
 //!
-//! Each request comes as an HTTP/1.1 header, and its response is given as HTTP/1.1. So the code that answers
-//! requests need not know HTTP/2. A [`Stream`] takes the place of the client's socket. As a socket does, it
-//! takes only as many bytes as the windows of the client and the room for output allow. The caller decides
+//! Each request is an HTTP/1.1 header, and the caller writes the response as HTTP/1.1. So the code that answers
+//! requests need not know HTTP/2. A [`Stream`] replaces the client's socket. Like a socket, it accepts only a limited
+//! number of bytes: what the client's flow-control windows and the output buffer have room for. The caller decides
 //! which stream is served next.
 //!
-//! Frames, HPACK, flow control and most limits against floods are those of the crate h2. It is written for
-//! asynchronous programs; here it is polled whenever bytes have come or were queued.
+//! Frames and HPACK are our own. The libraries h2 and nghttp2 need more CPU time per request than this whole crate
+//! (`bench/http2-framing`). Here a stream writes its frames into the output buffer, and no header is built twice.
 //!
-//! Sources: RFC 9113 (HTTP/2), RFC 9218 (priorities).
+//! Sources: RFC 9113 (HTTP/2), RFC 7541 (HPACK), RFC 8441 (WebSockets), RFC 9218 (priorities).
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 #![deny(clippy::unused_self)]
@@ -17,16 +17,21 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
-mod pipe;
+mod buffers;
+mod connection;
+pub mod frame;
+pub mod hpack;
 mod priority;
 mod request;
 mod response;
 mod session;
 mod stream;
+mod websocket;
 
 pub use priority::Priority;
 pub use session::{Session, Settings};
 pub use stream::{Gone, Received, Stream};
+pub use websocket::answer as websocket_answer;
 
-/// What a client sends first (RFC 9113, 3.4).
+/// The bytes that a client sends first (RFC 9113, 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -1,185 +1,138 @@
-//! A client's connection: its frames, and the streams that they make.
+//! The connection of a client: it reads frames and returns the requests of their streams.
 
 use std::cell::RefCell;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
-use h2::Reason;
-use h2::server::{Builder, Connection, Handshake, SendResponse};
-
-use crate::pipe::{Buffers, Pipe};
-use crate::request::translate;
+use crate::connection::{Connection, SUSPECT_INPUT_BYTES};
 use crate::stream::Stream;
 
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Requests at a time.
+    /// Concurrent requests.
     pub streams_max: u32,
-    /// Longest header of a request.
+    /// Longest header list of a request, as RFC 9113, 6.5.2 counts it.
     pub header_bytes_max: u32,
+    /// The scheme of the connection. A request with another one gets an absolute target; `None` for any.
+    pub scheme: Option<&'static str>,
 }
 
-/// Bytes of bodies that a client may send before they are taken, per stream and per connection. They
-/// limit the memory of a connection.
-const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
-/// Streams that a client may reset before we have looked at them (Rapid Reset, CVE-2023-44487).
-const PENDING_RESETS_MAX: usize = 20;
-/// Streams that we reset because of errors of the client (MadeYouReset, CVE-2025-8671).
-const OWN_RESETS_MAX: usize = 100;
-/// A client that cancels most of its requests, and more than this number, is an attacker (Rapid Reset, when each
-/// reset comes after its request was begun).
-const GIVEN_UP_MIN: u64 = 500;
-/// Table for compressed headers: small, since it is kept for each connection.
-const HEADER_TABLE_BYTES: u32 = 4 << 10;
-
-enum State {
-    Handshake(Box<Handshake<Pipe, Bytes>>),
-    Open(Box<Connection<Pipe, Bytes>>),
-    Over,
+impl Settings {
+    /// The memory limit of a connection with the headers of its requests, for any input: 4.3 MiB with 100 streams and
+    /// headers of 16 KiB, the defaults. The rest of a request has limits of its own and is not included.
+    pub const fn memory_bytes_max(&self) -> u64 {
+        // Twice, because a list of short headers needs more memory than its limit counts.
+        let stream = STREAM_BYTES + 2 * self.header_bytes_max as u64;
+        CONNECTION_BYTES + self.streams_max as u64 * stream
+    }
 }
+
+/// Memory of a connection without its streams: received bodies, input, output and HPACK tables. It includes the
+/// unused capacity of growing buffers.
+const CONNECTION_BYTES: u64 = 1 << 20;
+/// Memory of a stream without its header.
+const STREAM_BYTES: u64 = 2 << 10;
 
 /// A client's connection.
-pub struct Session {
-    state: State,
-    buffers: Rc<RefCell<Buffers>>,
-    is_shutting_down: bool,
-    requests: u64,
-}
+pub struct Session(Rc<RefCell<Connection>>);
 
 impl Session {
-    /// The connection before the client's preface has come.
+    /// Creates a connection which expects the client's preface.
     pub fn new(settings: Settings) -> Session {
-        let buffers = Rc::new(RefCell::new(Buffers::default()));
-        let mut builder = Builder::new();
-        builder
-            .max_concurrent_streams(settings.streams_max)
-            .max_header_list_size(settings.header_bytes_max)
-            .header_table_size(HEADER_TABLE_BYTES)
-            .initial_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
-            .max_local_error_reset_streams(Some(OWN_RESETS_MAX));
-        let handshake = builder.handshake(Pipe(buffers.clone()));
-        Session {
-            state: State::Handshake(Box::new(handshake)),
-            buffers,
-            is_shutting_down: false,
-            requests: 0,
-        }
+        Session(Rc::new(RefCell::new(Connection::new(settings))))
     }
 
-    /// Takes bytes of the client.
+    /// Adds bytes of the client. If the client is a [suspect](Session::is_suspect), only a part of its bytes is
+    /// processed before the next call of [`go_on`](Session::go_on).
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.buffers.borrow_mut().feed(bytes);
+        self.0.borrow_mut().feed(bytes);
     }
 
-    /// Whether bytes of the client would be taken at once.
+    /// Whether the caller should read from the client: more bytes would be processed at once.
     pub fn takes_input(&self) -> bool {
-        self.buffers.borrow().is_consumed()
+        self.0.borrow().takes_input()
     }
 
-    /// Processes what has come and what streams have sent, and returns the next request: its header
-    /// as in HTTP/1.1, and its stream.
+    /// Whether bytes of a suspect wait for a call of [`go_on`](Session::go_on).
+    pub fn withholds(&self) -> bool {
+        self.0.borrow().withholds()
+    }
+
+    /// Allows more of the bytes which wait to be processed. Returns whether there were any.
+    pub fn go_on(&mut self) -> bool {
+        self.0.borrow_mut().go_on()
+    }
+
+    /// Makes the client a [suspect](Session::is_suspect) until its first request.
+    pub fn distrust(&mut self) {
+        self.0.borrow_mut().is_distrusted = true;
+    }
+
+    /// Whether the client is a suspect: many of the bytes that it has sent lately had no effect, or it is
+    /// [distrusted](Session::distrust). The caller should serve other clients first.
+    pub fn is_suspect(&self) -> bool {
+        self.0.borrow().is_suspect()
+    }
+
+    /// Whether the connection has ended because of a flood: too many bytes of the client had no effect.
+    pub fn has_flooded(&self) -> bool {
+        self.0.borrow().has_flooded
+    }
+
+    /// The most bytes that the caller should read at a time. Frames without effect need the most CPU time per byte:
+    /// many clients that send them would delay the others.
+    pub fn input_max(&self) -> usize {
+        let connection = self.0.borrow();
+        match !connection.has_requests() || connection.is_suspect() {
+            true => SUSPECT_INPUT_BYTES,
+            false => usize::MAX,
+        }
+    }
+
+    /// Processes the input until a request is complete. Returns its HTTP/1.1 header and its stream.
     pub fn next_request(&mut self) -> Option<(Vec<u8>, Stream)> {
-        let context = &mut Context::from_waker(Waker::noop());
-        self.end_flood();
-        self.buffers.borrow_mut().queued = 0;
-        loop {
-            match &mut self.state {
-                State::Over => return None,
-                State::Handshake(handshake) => match Pin::new(handshake).poll(context) {
-                    Poll::Pending => return None,
-                    Poll::Ready(Ok(connection)) => {
-                        self.state = State::Open(Box::new(connection));
-                        if self.is_shutting_down {
-                            self.shut_down();
-                        }
-                    }
-                    Poll::Ready(Err(_)) => self.state = State::Over,
-                },
-                State::Open(connection) => match connection.poll_accept(context) {
-                    Poll::Pending => return None,
-                    Poll::Ready(Some(Ok((request, respond)))) => {
-                        if let Some(request) = self.request(request, respond) {
-                            self.requests += 1;
-                            self.buffers.borrow_mut().count_use(usize::MAX);
-                            return Some(request);
-                        }
-                    }
-                    Poll::Ready(Some(Err(_)) | None) => self.state = State::Over,
-                },
-            }
-        }
+        let request = self.0.borrow_mut().next_request()?;
+        let (stream, mut translated) = (request.stream, request.translated);
+        let head = std::mem::take(&mut translated.head);
+        Some((head, Stream::new(stream, translated, self.0.clone())))
     }
 
-    /// Ends the connection of a client that sends much without effect: pings, settings, window updates, empty
-    /// frames, requests that it cancels. The crate h2 limits only some of these.
-    fn end_flood(&mut self) {
-        let given_up = self.buffers.borrow().given_up;
-        let gives_up = given_up > GIVEN_UP_MIN && given_up > self.requests / 2;
-        if let State::Open(connection) = &mut self.state
-            && (gives_up || self.buffers.borrow().is_flooded())
-        {
-            connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-        }
-    }
-
-    /// A request that contradicts itself is reset (RFC 9113, 8.1.1).
-    fn request(
-        &self,
-        request: http::Request<h2::RecvStream>,
-        mut respond: SendResponse<Bytes>,
-    ) -> Option<(Vec<u8>, Stream)> {
-        let (parts, receive) = request.into_parts();
-        let Some(translated) = translate(&parts, !receive.is_end_stream()) else {
-            respond.send_reset(Reason::PROTOCOL_ERROR);
-            return None;
-        };
-        let kind = (translated.upload, translated.is_head, translated.priority);
-        let stream = Stream::new(receive, respond, kind, self.buffers.clone());
-        Some((translated.head, stream))
-    }
-
-    /// Accepts no more requests (GOAWAY), and ends when the accepted ones are answered.
+    /// Sends GOAWAY: the connection accepts no more requests, and ends when the accepted ones are answered.
     pub fn shut_down(&mut self) {
-        self.is_shutting_down = true;
-        if let State::Open(connection) = &mut self.state {
-            connection.graceful_shutdown();
-        }
+        self.0.borrow_mut().shut_down();
     }
 
-    /// Whether nothing follows except what [`with_output`](Session::with_output) shows.
+    /// Whether the connection has ended. Only the bytes of [`with_output`](Session::with_output) remain to be sent.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
+        self.0.borrow().is_over()
     }
 
-    /// Has the bytes for the client shown.
+    /// Calls `use_` with the bytes for the client.
     pub fn with_output<T>(&self, use_: impl FnOnce(&[u8]) -> T) -> T {
-        use_(self.buffers.borrow().output())
+        use_(self.0.borrow().buffers.output())
     }
 
-    /// Whether there are such bytes.
+    /// Whether there are bytes for the client.
     pub fn has_output(&self) -> bool {
-        !self.buffers.borrow().output().is_empty()
+        !self.0.borrow().buffers.output().is_empty()
     }
 
-    /// The client's socket has taken the first `count` of them.
+    /// Removes the first `count` bytes for the client, which were sent.
     pub fn sent(&mut self, count: usize) {
-        self.buffers.borrow_mut().sent(count);
+        self.0.borrow_mut().buffers.sent(count);
     }
 
-    /// Whether there is room for data of streams.
+    /// Whether the output buffer has room for data of streams.
     pub fn has_room(&self) -> bool {
-        self.buffers.borrow().room() > 0
+        self.0.borrow().buffers.room() > 0
     }
 }
 
+/// Streams may outlive the session. They are reset.
 impl Drop for Session {
     fn drop(&mut self) {
-        self.buffers.borrow_mut().forget_input();
+        let mut connection = self.0.borrow_mut();
+        connection.close();
+        connection.buffers.forget_input();
     }
 }

@@ -1,117 +1,136 @@
-//! One request and its response. It takes the place of the client's socket while the request is answered.
+//! One request and its response. A stream replaces the client's socket while the request is answered.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::IoSlice;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf, Bytes};
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
-
-use crate::pipe::Buffers;
+use crate::connection::Connection;
+use crate::frame::Reason;
 use crate::priority::Priority;
-use crate::request::Upload;
+use crate::request::{Translated, Upload};
 use crate::response::{Body, HEAD_BYTES_MAX, translate};
 
-/// The most data that a stream gives at a time, so that others have their turn.
+/// The most data that a stream sends at a time, so that other streams get their turn.
 const TURN_BYTES_MAX: usize = 16 << 10;
-/// The size of a chunk, and two line ends.
+/// The most bytes of a chunk's framing: its size and two line ends.
 const FRAME_BYTES_MAX: usize = 20;
+/// The most capacity that the buffer for header blocks keeps.
+const BLOCK_BYTES_MAX: usize = 4 << 10;
 
-/// What receiving has brought.
+/// The result of [`Stream::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// This number of bytes of the body, framed as in HTTP/1.1.
     Data(usize),
     /// No bytes now.
     Nothing,
-    /// The client has given the stream up.
+    /// The client sends nothing more on a WebSocket.
+    End,
+    /// The client has cancelled the stream.
     Reset,
 }
 
-/// Why a stream takes no more bytes: the client has cancelled it, or the bytes are not a response.
+/// The error of a stream that accepts no more bytes: the client has cancelled it, or the bytes are not a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
 /// One request and its response.
 pub struct Stream {
+    id: u32,
+    connection: Rc<RefCell<Connection>>,
     upload: Upload,
-    receive: RecvStream,
-    /// Data that was received and not taken.
-    pending: Bytes,
-    /// Nothing follows except trailers, which are not passed on.
-    is_received: bool,
-    /// The end of the body, as chunks have it, was given.
+    /// The last chunk of the body and its trailers, without the bytes that `receive` has already returned.
+    last_chunk: Option<Vec<u8>>,
+    /// `receive` has returned the end of the body.
     is_upload_over: bool,
+    /// The `Sec-WebSocket-Accept` of an upstream that agrees to a WebSocket.
+    websocket_answer: Option<String>,
+    /// The stream has become a WebSocket.
+    is_websocket: bool,
+    /// The upstream's answer to a WebSocket is wrong. The upstream must not wait for the client.
+    is_cut: bool,
     is_head: bool,
-    respond: SendResponse<Bytes>,
-    /// A part of the response's header.
+    /// The incomplete header of the response.
     head: Vec<u8>,
-    send: Option<(SendStream<Bytes>, Body)>,
-    /// The end was sent, or the stream was reset.
+    /// The framing of the response's body, once the header was sent.
+    body: Option<Body>,
+    status: u16,
+    /// END_STREAM was sent, or the stream was reset.
     is_over: bool,
-    buffers: Rc<RefCell<Buffers>>,
-    /// How urgent its response is.
-    pub priority: Priority,
+    is_reset_by_us: bool,
+    priority: Priority,
 }
 
 impl Stream {
-    pub(crate) fn new(
-        receive: RecvStream,
-        respond: SendResponse<Bytes>,
-        (upload, is_head, priority): (Upload, bool, Priority),
-        buffers: Rc<RefCell<Buffers>>,
-    ) -> Stream {
+    pub(crate) fn new(id: u32, request: Translated, connection: Rc<RefCell<Connection>>) -> Stream {
         Stream {
-            upload,
-            receive,
-            pending: Bytes::new(),
-            is_received: false,
-            is_upload_over: upload == Upload::None,
-            is_head,
-            respond,
+            id,
+            connection,
+            upload: request.upload,
+            last_chunk: None,
+            is_upload_over: request.upload == Upload::None,
+            websocket_answer: request.websocket_answer,
+            is_websocket: false,
+            is_cut: false,
+            is_head: request.is_head,
             head: Vec::new(),
-            send: None,
+            body: None,
+            status: 0,
             is_over: false,
-            buffers,
-            priority,
+            is_reset_by_us: false,
+            priority: request.priority,
         }
     }
 
-    /// Whether the client has given the stream up.
+    /// The status that was sent to the client, if any. For a WebSocket it differs from the status of the HTTP/1.1
+    /// response.
+    pub fn status(&self) -> Option<u16> {
+        (self.status != 0).then_some(self.status)
+    }
+
+    /// The priority of the response: that of the client's last PRIORITY_UPDATE, or else of its `Priority` header.
+    pub fn priority(&mut self) -> Priority {
+        if let Some(priority) = self.connection.borrow_mut().updates.take(self.id) {
+            self.priority = priority;
+        }
+        self.priority
+    }
+
+    /// Whether the stream has ended without a complete response, usually because the client has cancelled it.
     pub fn is_reset(&mut self) -> bool {
-        let context = &mut Context::from_waker(Waker::noop());
-        let reset = match &mut self.send {
-            Some((send, _)) => send.poll_reset(context),
-            None => self.respond.poll_reset(context),
-        };
-        !self.is_over && reset.is_ready()
+        let is_raw = self.upload == Upload::Raw;
+        if self.is_over && (!is_raw || self.is_reset_by_us) {
+            return self.is_cut && is_raw;
+        }
+        let mut connection = self.connection.borrow_mut();
+        let is_reset = connection
+            .stream(self.id)
+            .is_none_or(|state| state.is_reset);
+        is_reset || (self.is_cut && is_raw)
     }
 
     /// Whether [`receive`](Stream::receive) has something to return.
     pub fn has_input(&mut self) -> bool {
-        if self.is_upload_over {
+        // Bytes that a client sends before the WebSocket is open wait, within the flow-control window.
+        if self.is_upload_over || (self.upload == Upload::Raw && !self.is_websocket) {
             return false;
         }
-        // A frame may be empty.
-        while self.pending.is_empty() && !self.is_received {
-            let context = &mut Context::from_waker(Waker::noop());
-            match self.receive.poll_data(context) {
-                Poll::Ready(Some(Ok(data))) => self.pending = data,
-                Poll::Ready(None) => self.is_received = true,
-                // The stream was reset, which is asked for elsewhere.
-                Poll::Ready(Some(Err(_))) | Poll::Pending => break,
-            }
+        let mut connection = self.connection.borrow_mut();
+        let Some(state) = connection.stream(self.id) else {
+            return false;
+        };
+        if !state.data().is_empty() {
+            return true;
         }
-        // A body with a length has ended with its last byte.
-        let is_told = self.upload == Upload::Chunked;
-        self.is_upload_over = self.is_received && self.pending.is_empty() && !is_told;
-        !self.pending.is_empty() || (self.is_received && is_told)
+        // A body with a length ends with its last byte, so no end is returned.
+        let has_end_marker = matches!(self.upload, Upload::Chunked | Upload::Raw);
+        self.is_upload_over = state.is_at_end() && !has_end_marker;
+        state.is_at_end() && has_end_marker
     }
 
-    /// Takes a part of the body, framed as in HTTP/1.1. The buffer has room for the frame of a chunk and
-    /// more.
+    /// Reads a part of the body, framed as in HTTP/1.1. The buffer must have room for more than the framing of a
+    /// chunk, which is 20 bytes.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Received {
         if !self.has_input() {
             return match self.is_reset() {
@@ -119,56 +138,80 @@ impl Stream {
                 false => Received::Nothing,
             };
         }
+        let mut connection = self.connection.borrow_mut();
+        let Some(state) = connection.stream(self.id) else {
+            return Received::Reset;
+        };
+        if state.data().is_empty() {
+            let trailers = std::mem::take(&mut state.trailers);
+            drop(connection);
+            return self.receive_end(&trailers, buffer);
+        }
         let is_chunked = self.upload == Upload::Chunked;
         let frame = if is_chunked { FRAME_BYTES_MAX } else { 0 };
         let room = buffer.len().saturating_sub(frame);
         if room == 0 {
-            // An empty chunk would be the end.
+            // An empty chunk would end the body.
             return Received::Nothing;
         }
-        if self.pending.is_empty() {
-            self.is_upload_over = true;
-            return Received::Data(copy(buffer, &[b"0\r\n\r\n"]));
-        }
-        let count = self.pending.len().min(room);
-        let size = format!("{count:x}\r\n");
-        let data = &self.pending[..count];
+        let count = state.data().len().min(room);
+        let data = &state.data()[..count];
         let written = match is_chunked {
-            true => copy(buffer, &[size.as_bytes(), data, b"\r\n"]),
+            true => copy(
+                buffer,
+                &[format!("{count:x}\r\n").as_bytes(), data, b"\r\n"],
+            ),
             false => copy(buffer, &[data]),
         };
-        self.pending.advance(count);
-        // The client may send as much again.
-        let _ = self.receive.flow_control().release_capacity(count);
-        // Twice, since frames have headers.
-        self.buffers.borrow_mut().count_use(2 * count);
+        connection.consume_data(self.id, count);
         Received::Data(written)
     }
 
-    /// Whether [`send`](Stream::send) takes anything now.
-    pub fn can_send(&mut self) -> bool {
-        let room = self.buffers.borrow().room();
-        match &mut self.send {
-            None => room > 0,
-            Some((send, body)) => {
-                send.reserve_capacity(TURN_BYTES_MAX);
-                room > 0 && (send.capacity() > 0 || body.is_between_data())
-            }
+    /// Returns the end of a WebSocket, or the last chunk and the trailers.
+    fn receive_end(&mut self, trailers: &[u8], buffer: &mut [u8]) -> Received {
+        if self.upload == Upload::Raw {
+            self.is_upload_over = true;
+            return Received::End;
+        }
+        let left = self
+            .last_chunk
+            .get_or_insert_with(|| [b"0\r\n", trailers, b"\r\n"].concat());
+        let count = left.len().min(buffer.len());
+        let written = copy(buffer, &[&left[..count]]);
+        left.drain(..count);
+        self.is_upload_over = left.is_empty();
+        match written {
+            0 => Received::Nothing,
+            _ => Received::Data(written),
         }
     }
 
-    /// Takes bytes of the response, and returns how many. `None` if there is no room for any now.
+    /// Whether [`send`](Stream::send) would accept bytes now.
+    pub fn can_send(&mut self) -> bool {
+        let mut connection = self.connection.borrow_mut();
+        let has_room = !self.is_over && connection.buffers.room() > 0;
+        has_room
+            && self
+                .body
+                .as_ref()
+                .is_none_or(|body| connection.send_window_of(self.id) > 0 || body.is_between_data())
+    }
+
+    /// Sends bytes of the response, and returns how many it has accepted. `None` if there is no room now.
     ///
     /// # Errors
-    /// If the client has given the stream up, or the bytes are no response.
+    /// If the client has cancelled the stream, or the bytes are not a response.
     pub fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, Gone> {
-        if self.is_over || self.buffers.borrow().room() == 0 {
-            return if self.is_over { Err(Gone) } else { Ok(None) };
+        if self.is_over || self.is_reset() {
+            return Err(Gone);
+        }
+        if self.connection.borrow().buffers.room() == 0 {
+            return Ok(None);
         }
         let mut taken = 0;
         for part in parts {
             let count = match self.is_over {
-                // What follows the end is no part of the response.
+                // Bytes after the end of the response are dropped.
                 true => part.len(),
                 false => self.send_part(part)?,
             };
@@ -184,37 +227,34 @@ impl Stream {
         if part.is_empty() {
             return Ok(0);
         }
-        let Some((send, body)) = &mut self.send else {
+        let Some(body) = &mut self.body else {
             return self.send_head(part);
         };
-        let most = TURN_BYTES_MAX.min(self.buffers.borrow().room());
-        send.reserve_capacity(most.min(part.len()));
-        let mut room = send.capacity().min(most).min(part.len());
+        let mut connection = self.connection.borrow_mut();
+        let most = TURN_BYTES_MAX.min(connection.buffers.room());
+        let mut room = connection.send_window_of(self.id).min(most).min(part.len());
         if room == 0 {
-            // The client may wait for the end, which needs no room in its windows.
+            // The rest of a chunk's framing is not sent, so it needs no room in the windows.
             room = body.frame_bytes(part);
         }
         if room == 0 {
-            let context = &mut Context::from_waker(Waker::noop());
-            return match send.poll_reset(context) {
-                Poll::Ready(_) => Err(Gone),
-                Poll::Pending => Ok(0),
-            };
+            return Ok(0);
         }
-        let (count, data, is_last) = take(body, &part[..room], part)?;
-        {
-            let mut buffers = self.buffers.borrow_mut();
-            buffers.queued += data.len();
-            buffers.count_use(data.len());
+        let (count, data, is_last) = next_data(body, &part[..room], part)?;
+        let mut block = Vec::new();
+        let has_trailers = is_last && body.encode_trailers(&mut connection.encoder, &mut block);
+        connection.buffers.count_use(data.len());
+        if !data.is_empty() || (is_last && !has_trailers) {
+            connection.write_data(self.id, &data, is_last && !has_trailers);
         }
-        if !data.is_empty() || is_last {
-            send.send_data(data, is_last).map_err(|_| Gone)?;
+        if has_trailers {
+            connection.write_headers(self.id, &block, true);
         }
         self.is_over = is_last;
         Ok(count)
     }
 
-    /// Takes a part of the response's header, and of the body behind it.
+    /// Accepts a part of the response's header, and of the body that follows.
     fn send_head(&mut self, part: &[u8]) -> Result<usize, Gone> {
         let before = self.head.len();
         let joined;
@@ -227,22 +267,39 @@ impl Stream {
                 &joined[..]
             }
         };
-        let Some(translated) = translate(head, self.is_head).map_err(|()| Gone)? else {
+        let mut connection = self.connection.borrow_mut();
+        let mut block = std::mem::take(&mut connection.block);
+        block.clear();
+        let answer = self.websocket_answer.as_deref();
+        let encoder = &mut connection.encoder;
+        let translated = translate(head, self.is_head, answer, encoder, &mut block);
+        let Some(translated) = translated.map_err(|()| Gone)? else {
             self.head = head.to_vec();
             return Ok(part.len());
         };
+        let is_open = (200..300).contains(&translated.status);
+        self.status = translated.status;
+        self.is_websocket = is_open && self.websocket_answer.is_some();
+        // An upstream with a wrong answer may wait for the client, which gets an error instead.
+        self.is_cut |= translated.changes_protocol && !is_open;
         let used = translated.length.saturating_sub(before);
-        if translated.response.status().is_informational() {
+        if translated.status < 200 {
             // HTTP/2 clients do not need 100 Continue.
             return Ok(used);
         }
         let is_last = matches!(translated.body, Body::Length(0));
-        let send = self.respond.send_response(translated.response, is_last);
-        self.buffers.borrow_mut().queued += used;
-        self.send = Some((send.map_err(|_| Gone)?, translated.body));
+        connection.write_headers(self.id, &block, is_last);
+        if block.capacity() <= BLOCK_BYTES_MAX {
+            connection.block = block;
+        }
+        if let Some(state) = connection.stream(self.id) {
+            state.is_answered = true;
+        }
+        drop(connection);
+        self.body = Some(translated.body);
         self.is_over = is_last;
         match is_last {
-            // What follows is no part of the response.
+            // Bytes after the end of the response are dropped.
             true => Ok(part.len()),
             false => Ok(used + self.send_part(&part[used..])?),
         }
@@ -250,35 +307,37 @@ impl Stream {
 
     /// Refuses the request, which the client may send again elsewhere (RFC 9113, 8.7).
     pub fn refuse(mut self) {
-        self.respond.send_reset(Reason::REFUSED_STREAM);
-        self.is_over = true;
+        self.reset(Reason::RefusedStream);
     }
 
-    /// The response is complete. One that is too short is cut off.
+    fn reset(&mut self, reason: Reason) {
+        self.connection.borrow_mut().reset(self.id, reason);
+        (self.is_over, self.is_reset_by_us) = (true, true);
+    }
+
+    /// Ends the response. A response that is shorter than its length is reset.
     pub fn end(&mut self) {
         if self.is_over {
             return;
         }
-        self.is_over = true;
-        match &mut self.send {
-            Some((send, Body::ToEnd)) => drop(send.send_data(Bytes::new(), true)),
-            Some((send, _)) => send.send_reset(Reason::INTERNAL_ERROR),
-            None => self.respond.send_reset(Reason::INTERNAL_ERROR),
+        if matches!(self.body, Some(Body::ToEnd)) && !self.is_reset() {
+            self.connection.borrow_mut().write_data(self.id, &[], true);
+            self.is_over = true;
+        } else {
+            self.reset(Reason::Internal);
         }
     }
 }
 
-/// A stream that ends without its response is reset.
+/// A stream that is dropped before its response is complete is reset.
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.is_reset() {
-            self.buffers.borrow_mut().given_up += 1;
+            self.connection.borrow_mut().cancelled += 1;
         } else if !self.is_over {
-            match &mut self.send {
-                Some((send, _)) => send.send_reset(Reason::INTERNAL_ERROR),
-                None => self.respond.send_reset(Reason::INTERNAL_ERROR),
-            }
+            self.reset(Reason::Internal);
         }
+        self.connection.borrow_mut().remove(self.id);
     }
 }
 
@@ -291,17 +350,21 @@ fn copy(buffer: &mut [u8], parts: &[&[u8]]) -> usize {
     at
 }
 
-/// Takes data out of the body's frames: how many bytes of `whole` are used up, the data, and whether the
-/// body ends with it. Frames of chunks are no data, so the data of a chunk may be taken beyond `allowed`.
-fn take(body: &mut Body, allowed: &[u8], whole: &[u8]) -> Result<(usize, Bytes, bool), Gone> {
+/// Removes the HTTP/1.1 framing from `allowed`, which are the first bytes of `whole`. Returns how many bytes of `whole`
+/// are used up, the data, and whether the body ends with it. If it does, all of `whole` is used up.
+fn next_data<'a>(
+    body: &mut Body,
+    allowed: &'a [u8],
+    whole: &[u8],
+) -> Result<(usize, Cow<'a, [u8]>, bool), Gone> {
     match body {
-        Body::ToEnd => Ok((allowed.len(), Bytes::copy_from_slice(allowed), false)),
+        Body::ToEnd => Ok((allowed.len(), allowed.into(), false)),
         Body::Length(left) => {
             let count = (allowed.len() as u64).min(*left) as usize;
             *left -= count as u64;
             let is_last = *left == 0;
             let used = if is_last { whole.len() } else { count };
-            Ok((used, Bytes::copy_from_slice(&allowed[..count]), is_last))
+            Ok((used, allowed[..count].into(), is_last))
         }
         Body::Chunked(chunks) => {
             use headway_http::chunked::DrainProgress;

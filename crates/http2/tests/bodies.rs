@@ -1,4 +1,4 @@
-//! Bodies in both directions, in pieces and through windows of all sizes.
+//! Bodies in both directions, split at any byte, and with flow-control windows of all sizes.
 
 use h2::client::Builder;
 use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
@@ -9,7 +9,7 @@ use super::client::*;
 
 const WINDOWS: [u32; 5] = [1, 2, 100, 16 << 10, 64 << 10];
 
-/// A body without its chunks; it must be whole.
+/// Removes the chunk framing of a body, which must be complete.
 fn unchunked(framed: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     let mut chunks = ChunkedDrain::new(DrainLimits {
@@ -22,7 +22,7 @@ fn unchunked(framed: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn post_with_a_length_has_its_body_as_it_is() {
+fn post_with_a_length_has_its_body_without_chunks() {
     for (size, piece_max) in [(1, 1), (300, 7), (300_000, 1000), (3 << 20, 1 << 20)] {
         let mut peers = Peers::with(&mut Builder::new(), piece_max, 1);
         let body = contents(size);
@@ -31,12 +31,12 @@ fn post_with_a_length_has_its_body_as_it_is() {
         let (head, mut stream) = peers.accept();
         assert_eq!(
             head,
-            format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n")
+            format!("POST / HTTP/2.0\r\nHost: test\r\nContent-Length: {size}\r\n\r\n")
         );
         let (received, end) = peers.receive(&mut stream);
         assert!(received == body, "{size}: {}", received.len());
         assert_eq!(end, Received::Nothing);
-        // Else the server would look again and again.
+        // Otherwise the server would read again and again.
         assert!(!stream.has_input());
         assert!(!stream.is_reset());
     }
@@ -58,7 +58,7 @@ fn post_without_a_length_has_a_body_in_valid_chunks() {
         let (head, mut stream) = peers.accept();
         assert_eq!(
             head,
-            "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+            "POST / HTTP/2.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
         );
         let (framed, end) = peers.receive(&mut stream);
         assert!(unchunked(&framed) == body, "{size}");
@@ -84,7 +84,7 @@ fn chunk_is_never_empty_when_the_buffer_has_little_room() {
 }
 
 #[test]
-fn body_that_is_not_taken_does_not_exceed_the_windows() {
+fn body_that_is_not_read_does_not_exceed_the_windows() {
     let mut peers = Peers::new();
     let sizes = [300_000_usize; 8];
     for size in sizes {
@@ -103,7 +103,7 @@ fn body_that_is_not_taken_does_not_exceed_the_windows() {
         }
     }
     assert!(held <= (256 << 10) + 1000 * sizes.len(), "{held}");
-    // Windows that were used are given back, so all of it comes.
+    // WINDOW_UPDATE returns the used windows, so the whole body arrives.
     for stream in &mut streams {
         peers.receive(stream);
         peers.respond(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
@@ -111,7 +111,7 @@ fn body_that_is_not_taken_does_not_exceed_the_windows() {
     assert!(peers.exchanges.iter().all(|one| one.end == Some(Ok(()))));
 }
 
-/// A response's bytes: with its length, in chunks of these sizes, or to the end.
+/// A response with a length, in chunks of these sizes, or without a length.
 fn responses(body: &[u8], sizes: &mut Sizes) -> [Vec<u8>; 3] {
     let mut chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     let mut rest = body;
@@ -136,7 +136,7 @@ fn large_responses_arrive_whole_through_windows_of_all_sizes() {
             let size = (window as usize * 400).min(piece_max * 500).min(2 << 20);
             let mut builder = Builder::new();
             builder.initial_window_size(window);
-            // The window of a connection is never smaller at its beginning.
+            // A connection never begins with a smaller window.
             builder.initial_connection_window_size(1 << 16);
             let mut peers = Peers::with(&mut builder, piece_max, at as u64);
             let body = contents(size);
@@ -153,7 +153,7 @@ fn large_responses_arrive_whole_through_windows_of_all_sizes() {
 }
 
 #[test]
-fn both_directions_go_on_at_the_same_time() {
+fn both_directions_progress_at_the_same_time() {
     for piece_max in [100, 5000, 1 << 20] {
         let body = contents(piece_max * 300);
         let body = &body[..body.len().min(1 << 20)];
@@ -171,7 +171,7 @@ fn both_directions_go_on_at_the_same_time() {
                     echoed += count;
                 }
                 Received::Nothing => assert!(peers.pass(), "{echoed}"),
-                Received::Reset => panic!("it was reset"),
+                end => panic!("{end:?}"),
             }
         }
         stream.end();
@@ -182,7 +182,7 @@ fn both_directions_go_on_at_the_same_time() {
 }
 
 #[test]
-fn response_may_come_before_the_body_was_taken() {
+fn response_may_be_sent_before_the_body_was_read() {
     let mut peers = Peers::new();
     for has_length in [true, false] {
         let mut request = Request::post("http://test/");

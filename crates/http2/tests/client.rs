@@ -1,4 +1,4 @@
-//! A client over buffers, and a server that tests answer for.
+//! A client and a server which exchange bytes in memory. The tests answer the requests.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,9 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub const LIMITS: Settings = Settings {
     streams_max: 100,
     header_bytes_max: 16 << 10,
+    scheme: Some("http"),
 };
 
-/// Data that a session may have for its client at a time (`OUTPUT_BYTES_MAX`), and frames around it.
+/// The most output of a session (`OUTPUT_BYTES_MAX`), with frame headers.
 pub const OUTPUT_BYTES_MAX: usize = 68 << 10;
 
 #[derive(Default)]
@@ -67,7 +68,7 @@ impl AsyncWrite for ClientEnd {
     }
 }
 
-/// Sizes that look random, and are the same in each run.
+/// Pseudo-random sizes, which are the same in each run.
 pub struct Sizes(u64);
 
 impl Sizes {
@@ -83,19 +84,19 @@ impl Sizes {
     }
 }
 
-/// Both ends.
+/// The client and the server.
 pub struct Peers {
     pub session: Session,
     ends: Rc<RefCell<Ends>>,
     sender: SendRequest<Bytes>,
     client: Option<Connection<ClientEnd>>,
-    /// How the connection of the client ended.
+    /// How the client's connection ended.
     pub client_end: Option<Result<(), h2::Error>>,
     pub exchanges: Vec<Exchange>,
-    /// The requests that have come: their headers and their streams.
+    /// The received requests: their headers and their streams.
     pub requests: Vec<(String, Stream)>,
     pub sizes: Sizes,
-    /// The most that passes at a time.
+    /// The most bytes that are passed at a time.
     piece_max: usize,
 }
 
@@ -104,7 +105,7 @@ impl Peers {
         Peers::with(&mut Builder::new(), 1 << 20, 1)
     }
 
-    /// With a client of these settings, whose bytes come in pieces of at most this size.
+    /// With a client of these settings. At most this number of bytes is passed at a time.
     pub fn with(builder: &mut Builder, piece_max: usize, seed: u64) -> Peers {
         let ends = Rc::new(RefCell::new(Ends::default()));
         let context = &mut Context::from_waker(Waker::noop());
@@ -142,7 +143,7 @@ impl Peers {
         self.begin(Request::get(uri).body(()).unwrap(), None)
     }
 
-    /// Passes one piece in each direction. Whether there was one.
+    /// Passes some bytes in each direction. Returns whether there were any.
     pub fn pass(&mut self) -> bool {
         let context = &mut Context::from_waker(Waker::noop());
         if let Some(client) = &mut self.client
@@ -160,6 +161,7 @@ impl Peers {
             self.session.feed(&bytes);
             passed = true;
         }
+        passed |= self.session.go_on();
         while let Some((head, stream)) = self.session.next_request() {
             self.requests
                 .push((String::from_utf8(head).unwrap(), stream));
@@ -174,9 +176,9 @@ impl Peers {
         passed || !output.is_empty()
     }
 
-    /// Passes all that there is.
+    /// Passes all bytes in both directions.
     pub fn settle(&mut self) {
-        // What the client makes of the last piece comes with the next pass.
+        // The client's answers to the last bytes are passed in the next round.
         for quiet in 0..3 {
             while self.pass() {
                 assert!(quiet < 3);
@@ -184,21 +186,21 @@ impl Peers {
         }
     }
 
-    /// Passes until the client's next request has come, and returns it.
+    /// Passes bytes until the next request is complete, and returns it.
     pub fn accept(&mut self) -> (String, Stream) {
         self.settle();
         assert!(!self.requests.is_empty(), "no request has come");
         self.requests.remove(0)
     }
 
-    /// Sends all of a response, and ends it.
+    /// Sends a whole response, and ends it.
     pub fn respond(&mut self, stream: &mut Stream, response: &[u8]) {
         self.give(stream, response);
         stream.end();
         self.settle();
     }
 
-    /// Sends all of some bytes, in pieces.
+    /// Sends all these bytes.
     pub fn give(&mut self, stream: &mut Stream, bytes: &[u8]) {
         let (mut left, mut idle) = (bytes, 0);
         while !left.is_empty() {
@@ -236,7 +238,7 @@ impl Peers {
     }
 }
 
-/// Bytes in which each position differs from its neighbours.
+/// Bytes which differ from their neighbours.
 pub fn contents(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! A client whose frames are made by hand, and what it sees of streams that no library would make.
+//! A client with frames made by hand, for conversations that no library makes.
 
 use std::io::IoSlice;
 
@@ -7,13 +7,13 @@ use headway_test_support::http2::*;
 
 use super::client::{LIMITS, OUTPUT_BYTES_MAX, contents};
 
-/// A session, and a client that has said hello.
+/// A session, and a client that has sent its preface.
 pub struct Raw {
     pub session: Session,
     /// The frames that the client has received.
     pub frames: Vec<Frame>,
     output: Vec<u8>,
-    /// The requests that have come.
+    /// The received requests.
     pub requests: Vec<(String, Stream)>,
 }
 
@@ -33,7 +33,7 @@ impl Raw {
         raw
     }
 
-    /// Sends bytes, and receives what they bring about.
+    /// Sends bytes, and receives the resulting frames and requests.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.session.takes_input() {
             self.session.feed(bytes);
@@ -52,7 +52,7 @@ impl Raw {
                 output.len()
             });
             self.session.sent(count);
-            if count == 0 {
+            if count == 0 && !self.session.go_on() {
                 break;
             }
         }
@@ -90,28 +90,35 @@ fn send(stream: &mut Stream, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn end_of_chunks_needs_no_window() {
-    let response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
-    for size in 1..response.len() {
-        let mut raw = Raw::new(&[(INITIAL_WINDOW_SIZE, 5)]);
-        raw.feed(&get(1, "/"));
-        let (_, mut stream) = raw.requests.remove(0);
-        for piece in response.chunks(size) {
-            let mut left = piece;
-            while !left.is_empty() {
-                assert!(stream.can_send());
-                let count = send(&mut stream, left);
-                assert!(count > 0, "{size}: it has said that it can");
-                left = &left[count..];
-                raw.turn();
-            }
-        }
-        assert_eq!(raw.data(1), (b"hello".to_vec(), true), "{size}");
+fn last_chunk_needs_no_window() {
+    let body = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n";
+    for size in 1..body.len() {
+        end_without_a_window(format!("{body}\r\n").as_bytes(), size, DATA);
+        end_without_a_window(format!("{body}a: b\r\n\r\n").as_bytes(), size, HEADERS);
     }
 }
 
+/// Sends a response in parts of this size. The client's window is exactly as large as the data. Checks the last frame.
+fn end_without_a_window(response: &[u8], size: usize, last: u8) {
+    let mut raw = Raw::new(&[(INITIAL_WINDOW_SIZE, 5)]);
+    raw.feed(&get(1, "/"));
+    let (_, mut stream) = raw.requests.remove(0);
+    for piece in response.chunks(size) {
+        let mut left = piece;
+        while !left.is_empty() {
+            assert!(stream.can_send());
+            let count = send(&mut stream, left);
+            assert!(count > 0, "{size}: it has said that it can");
+            left = &left[count..];
+            raw.turn();
+        }
+    }
+    assert_eq!(raw.data(1), (b"hello".to_vec(), true), "{size}");
+    assert_eq!(raw.frames.last().unwrap().kind, last);
+}
+
 #[test]
-fn data_waits_for_the_window_and_frames_of_chunks_do_not_pass_it() {
+fn data_waits_for_the_window_and_chunk_framing_is_not_sent() {
     let mut raw = Raw::new(&[(INITIAL_WINDOW_SIZE, 3)]);
     raw.feed(&get(1, "/"));
     let (_, mut stream) = raw.requests.remove(0);
@@ -174,7 +181,7 @@ fn data_never_exceeds_the_room_for_output_when_the_client_does_not_read() {
             }
         }
         assert!(session.next_request().is_none());
-        // Each of those may have a frame around it.
+        // Each of them may need a frame header.
         let length = session.with_output(<[u8]>::len);
         assert!(length <= OUTPUT_BYTES_MAX, "{length}");
         if round > 100 {
@@ -187,7 +194,7 @@ fn data_never_exceeds_the_room_for_output_when_the_client_does_not_read() {
 }
 
 #[test]
-fn connection_ends_when_the_preface_or_the_frames_are_none() {
+fn connection_ends_when_the_preface_or_a_frame_is_invalid() {
     let good = || hello(&[]);
     let mut other = good();
     other[20] ^= 1;
@@ -244,7 +251,7 @@ fn connection_ends_when_the_preface_or_the_frames_are_none() {
                 raw.feed(piece);
             }
             assert!(raw.session.is_over(), "{what}");
-            // A client learns why, if it speaks HTTP/2 at all.
+            // The client gets an error code, if it speaks HTTP/2 at all.
             let is_none = raw.frames.iter().all(|frame| frame.kind != GOAWAY);
             assert!(!is_none || what == "another preface", "{what}");
         }

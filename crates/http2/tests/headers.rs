@@ -1,4 +1,4 @@
-//! Requests as headers of HTTP/1.1: nothing that a client sends is read as something else there.
+//! Requests as HTTP/1.1 headers: no input of a client is read as something else there.
 
 use headway_http::{Framing, HeadLimits, Parsed, parse};
 use headway_test_support::http2::*;
@@ -6,9 +6,17 @@ use proptest::prelude::*;
 
 use super::frames::Raw;
 
+const LIMITS_OF_HTTP2: HeadLimits = HeadLimits {
+    head_bytes_max: 16 << 10,
+    target_bytes_max: 8 << 10,
+    fields_max: 100,
+    is_secure: false,
+    is_http2: true,
+};
+
 type Header = (Vec<u8>, Vec<u8>);
 
-/// The header of HTTP/1.1 that stands for these; `None` if the stream is reset.
+/// The HTTP/1.1 header of a request with these headers; `None` if the stream is reset.
 fn translated(headers: &[Header], is_last: bool) -> Option<String> {
     let mut raw = Raw::new(&[]);
     let flags = END_HEADERS | if is_last { END_STREAM } else { 0 };
@@ -42,7 +50,7 @@ fn headers(changes: &[(&str, &str)]) -> Vec<Header> {
 }
 
 #[test]
-fn requests_that_no_header_of_http_1_says_are_reset() {
+fn requests_without_an_http_1_form_are_reset() {
     for changes in [
         &[("x", "a\r\nb: c")][..],
         &[("x", "a\nb")],
@@ -72,7 +80,7 @@ fn requests_that_no_header_of_http_1_says_are_reset() {
         &[(":authority", "test\r\nx: y")],
         &[(":authority", "test/x")],
         &[(":authority", "")],
-        &[(":path", "/ HTTP/1.1\r\nx: y")],
+        &[(":path", "/ HTTP/2.0\r\nx: y")],
         &[(":path", "/a b")],
         &[(":path", "/a\tb")],
         &[(":path", "/a\0b")],
@@ -99,7 +107,7 @@ fn requests_that_no_header_of_http_1_says_are_reset() {
 }
 
 #[test]
-fn requests_that_say_something_twice_are_reset() {
+fn requests_with_repeated_pseudo_headers_length_or_host_are_reset() {
     let twice = |name: &str, value: &str| {
         let mut headers = headers(&[]);
         headers.insert(1, (name.into(), value.into()));
@@ -125,29 +133,29 @@ fn requests_that_say_something_twice_are_reset() {
 }
 
 #[test]
-fn requests_are_written_as_http_1_says_them() {
+fn requests_are_translated_to_http_1() {
     for (changes, is_last, expected) in [
-        (&[][..], true, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"),
+        (&[][..], true, "GET / HTTP/2.0\r\nHost: test\r\n\r\n"),
         (
             &[(":path", "*"), (":method", "OPTIONS")],
             true,
-            "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n",
+            "OPTIONS * HTTP/2.0\r\nHost: test\r\n\r\n",
         ),
         (
             &[("host", "TEST")],
             true,
-            "GET / HTTP/1.1\r\nHost: test\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\n\r\n",
         ),
         (
             &[(":authority", "(none)"), ("host", "other:1")],
             true,
-            "GET / HTTP/1.1\r\nHost: other:1\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: other:1\r\n\r\n",
         ),
-        (&[(":authority", "(none)")], true, "GET / HTTP/1.1\r\n\r\n"),
+        (&[(":authority", "(none)")], true, "GET / HTTP/2.0\r\n\r\n"),
         (
             &[("te", "trailers"), ("expect", "100-continue")],
             true,
-            "GET / HTTP/1.1\r\nHost: test\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\nTE: trailers\r\n\r\n",
         ),
         (
             &[
@@ -157,38 +165,44 @@ fn requests_are_written_as_http_1_says_them() {
                 (":authority", "a:443"),
             ],
             true,
-            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+            "CONNECT a:443 HTTP/2.0\r\nHost: a:443\r\n\r\n",
         ),
         (
             &[("content-length", "0")],
             true,
-            "GET / HTTP/1.1\r\nHost: test\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\n\r\n",
         ),
         (
             &[("content-length", "0")],
             false,
-            "GET / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\nContent-Length: 0\r\n\r\n",
         ),
         (
             &[("x", ""), ("y", "\t a \t")],
             true,
-            "GET / HTTP/1.1\r\nHost: test\r\nx: \r\ny: \t a \t\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\nx: \r\ny: \t a \t\r\n\r\n",
         ),
         (
             &[],
             false,
-            "GET / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n",
         ),
-        // A fragment is no part of a target.
+        // HTTP/1.1 code refuses another scheme than that of the connection.
+        (
+            &[(":scheme", "https"), (":path", "/x?y")],
+            true,
+            "GET https://test/x?y HTTP/2.0\r\nHost: test\r\n\r\n",
+        ),
+        // A fragment is not a part of a target.
         (
             &[(":path", "/a#b")],
             true,
-            "GET /a HTTP/1.1\r\nHost: test\r\n\r\n",
+            "GET /a HTTP/2.0\r\nHost: test\r\n\r\n",
         ),
         (
             &[(":path", "#b")],
             true,
-            "GET / HTTP/1.1\r\nHost: test\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\n\r\n",
         ),
     ] {
         let head = translated(&headers(changes), is_last);
@@ -210,19 +224,61 @@ fn body_that_contradicts_its_length_is_reset() {
 }
 
 #[test]
-fn trailers_are_not_passed_on() {
+fn trailers_follow_only_a_chunked_body() {
+    let received = |own: &[(&str, &str)]| received_with_trailers(own, 1000);
+    let trailers = "a: b\r\na: \tc\r\n";
+    let expected = format!("3\r\nabc\r\n0\r\n{trailers}\r\n");
+    assert_eq!(received(&[]), expected);
+    for room in 23..40 {
+        assert_eq!(received_with_trailers(&[], room), expected, "{room}");
+    }
+    assert_eq!(received(&[("content-length", "3")]), "abc");
+}
+
+#[test]
+fn trailers_that_are_none_reset_the_stream() {
+    let long = "b".repeat(16_360);
+    for (flags, name, value) in [
+        // More would have to follow.
+        (0, "a", "b"),
+        (END_STREAM, "a", &*long),
+        (END_STREAM, "A", "b"),
+        (END_STREAM, "a b", "c"),
+        (END_STREAM, "a: b\r\nc", "d"),
+        (END_STREAM, "", "b"),
+        (END_STREAM, "a", "b\r\nc: d"),
+        (END_STREAM, "a", "b\0"),
+        (END_STREAM, ":status", "200"),
+        (END_STREAM, "connection", "close"),
+        (END_STREAM, "transfer-encoding", "chunked"),
+        (END_STREAM, "upgrade", "websocket"),
+        (END_STREAM, "te", "gzip"),
+    ] {
+        let mut raw = Raw::new(&[]);
+        raw.feed(&frame(HEADERS, END_HEADERS, 1, &request_block("POST", "/")));
+        let (_, mut stream) = raw.requests.pop().unwrap();
+        let trailers = block(&[(name, value)]);
+        raw.feed(&frame(HEADERS, END_HEADERS | flags, 1, &trailers));
+        assert!(stream.is_reset(), "{name} {value}");
+        let errors = (raw.reset(1), raw.goaway());
+        assert_eq!(errors, (Some(1), None), "{name} {value}");
+    }
+}
+
+fn received_with_trailers(own: &[(&str, &str)], room: usize) -> String {
     let mut raw = Raw::new(&[]);
-    let head = headers(&[(":method", "POST")]);
+    let head = headers(&[&[(":method", "POST")], own].concat());
     raw.feed(&frame(HEADERS, END_HEADERS, 1, &block(&head)));
     let (_, mut stream) = raw.requests.pop().unwrap();
     raw.feed(&frame(DATA, 0, 1, b"abc"));
-    let trailers = block(&[("content-length", "9"), ("host", "other")]);
+    let trailers = block(&[("a", "b"), ("a", "\tc")]);
     raw.feed(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &trailers));
-    let (mut body, mut buffer) = (Vec::<u8>::new(), [0; 100]);
-    while let headway_http2::Received::Data(count) = stream.receive(&mut buffer) {
+    let (mut body, mut buffer) = (Vec::<u8>::new(), [0; 1000]);
+    while let headway_http2::Received::Data(count) = stream.receive(&mut buffer[..room]) {
         body.extend(&buffer[..count]);
     }
-    assert_eq!(body, b"3\r\nabc\r\n0\r\n\r\n");
+    assert!(!stream.has_input());
+    String::from_utf8(body).unwrap()
 }
 
 #[test]
@@ -240,15 +296,59 @@ fn priorities_order_streams() {
     }
     let priorities: Vec<_> = raw
         .requests
-        .iter()
-        .map(|(_, stream)| stream.priority)
+        .iter_mut()
+        .map(|(_, stream)| stream.priority())
         .collect();
     assert!(priorities[1] < priorities[2] && priorities[2] < priorities[0]);
     assert!(priorities[2] < priorities[3] && priorities[3] < priorities[0]);
     assert_eq!(priorities[1], priorities[4]);
 }
 
-/// Names and values that have been used to smuggle, and any others.
+fn priority_update(stream: u32, value: &str) -> Vec<u8> {
+    let payload = [&stream.to_be_bytes(), value.as_bytes()].concat();
+    frame(0x10, 0, 0, &payload)
+}
+
+#[test]
+fn priority_update_changes_open_and_later_streams() {
+    let mut raw = Raw::new(&[]);
+    let urgencies = |raw: &mut Raw| -> Vec<u8> {
+        let streams = raw.requests.iter_mut();
+        streams
+            .map(|(_, stream)| stream.priority().urgency)
+            .collect()
+    };
+    raw.feed(&[get(1, "/"), get(3, "/")].concat());
+    assert_eq!(urgencies(&mut raw), [3, 3]);
+    raw.feed(
+        &[
+            priority_update(3, "u=1"),
+            priority_update(5, "u=6"),
+            priority_update(9, "u=0"),
+        ]
+        .concat(),
+    );
+    assert_eq!(urgencies(&mut raw), [3, 1]);
+    let head = headers(&[("priority", "u=2")]);
+    for stream in [5, 7] {
+        raw.feed(&frame(
+            HEADERS,
+            END_HEADERS | END_STREAM,
+            stream,
+            &block(&head),
+        ));
+    }
+    // An update has precedence over the header, and the last update counts.
+    assert_eq!(urgencies(&mut raw), [3, 1, 6, 2]);
+    raw.feed(&[priority_update(7, "u=4"), priority_update(7, "u=5")].concat());
+    raw.feed(&get(9, "/"));
+    assert_eq!(urgencies(&mut raw), [3, 1, 6, 5, 0]);
+    assert!(raw.goaway().is_none());
+    raw.feed(&frame(0x10, 0, 3, &[0, 0, 0, 3]));
+    assert_eq!((raw.goaway(), raw.session.is_over()), (Some(1), true));
+}
+
+/// Names and values of known smuggling attacks, and random ones.
 fn any_header() -> impl Strategy<Value = Header> {
     let name = prop_oneof![
         6 => "[a-z][a-z0-9!#$%&'*+.^_`|~-]{0,12}".prop_map(String::into_bytes),
@@ -299,7 +399,7 @@ fn any_request() -> impl Strategy<Value = (Vec<Header>, bool)> {
     )
 }
 
-/// The lines of a header of HTTP/1.1, read in the plainest way.
+/// The lines of an HTTP/1.1 header, parsed in the simplest way.
 fn lines(head: &[u8]) -> Vec<&[u8]> {
     let mut lines = Vec::new();
     let mut rest = head;
@@ -327,9 +427,9 @@ fn check(headers: &[Header], head: &[u8], is_last: bool) -> Result<(), TestCaseE
     };
     prop_assert_eq!(
         *first,
-        [value(":method").unwrap(), b" ", path, b" HTTP/1.1"].concat()
+        [value(":method").unwrap(), b" ", path, b" HTTP/2.0"].concat()
     );
-    // Each line is a header of the client, in its order for each name, or stands for one.
+    // Each line is a header of the client or replaces one. Lines with the same name are in the client's order.
     let made = |name: &[u8]| {
         let known = [
             &b"Host"[..],
@@ -353,8 +453,8 @@ fn check(headers: &[Header], head: &[u8], is_last: bool) -> Result<(), TestCaseE
     seen.sort_by(|a, b| a.0.cmp(&b.0));
     sent.sort_by(|a, b| a.0.cmp(&b.0));
     prop_assert_eq!(seen, sent);
-    // What frames it is what the frames of HTTP/2 say.
-    if let Parsed::Complete(parsed) = parse(head, &HeadLimits::default()) {
+    // The framing follows from the HTTP/2 frames.
+    if let Parsed::Complete(parsed) = parse(head, &LIMITS_OF_HTTP2) {
         prop_assert_eq!(parsed.length, head.len());
         prop_assert_eq!(parsed.host, value(":authority"));
         let length = value("content-length");
@@ -379,7 +479,7 @@ proptest! {
         raw.session.feed(&frame(HEADERS, flags, 1, &block(&headers)));
         if let Some((head, _)) = raw.session.next_request() {
             check(&headers, &head, is_last)?;
-            let parsed = parse(&head, &HeadLimits::default());
+            let parsed = parse(&head, &LIMITS_OF_HTTP2);
             prop_assert!(!matches!(parsed, Parsed::Partial), "it would wait for more");
         }
     }

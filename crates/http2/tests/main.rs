@@ -1,8 +1,10 @@
-//! A session and its streams, with clients that are a library or bytes by hand.
+//! Tests of a session and its streams, with a library as the client or with bytes made by hand.
 
 mod bodies;
 mod client;
+mod errors;
 mod floods;
 mod frames;
 mod headers;
 mod streams;
+mod tables;

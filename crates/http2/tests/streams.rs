@@ -1,4 +1,4 @@
-//! Responses as the client sees them: their framing, their ends, and streams that end early.
+//! Responses as the client gets them: framing, ends, and streams that end early.
 
 use std::io::IoSlice;
 
@@ -8,13 +8,13 @@ use http::Request;
 
 use super::client::*;
 
-/// What the client sees of this response.
+/// The response that the client gets.
 fn answer(method: &str, response: &[u8]) -> Exchange {
     let mut peers = Peers::new();
     let request = Request::builder().method(method).uri("http://test/x");
     peers.begin(request.body(()).unwrap(), None);
     let (head, mut stream) = peers.accept();
-    assert_eq!(head, format!("{method} /x HTTP/1.1\r\nHost: test\r\n\r\n"));
+    assert_eq!(head, format!("{method} /x HTTP/2.0\r\nHost: test\r\n\r\n"));
     assert!(!stream.has_input());
     peers.respond(&mut stream, response);
     drop(stream);
@@ -51,7 +51,7 @@ fn response_without_a_body_ends_with_its_header() {
 }
 
 #[test]
-fn chunks_are_taken_out_of_their_frames() {
+fn chunk_framing_is_removed() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let seen = answer(
         "GET",
@@ -67,7 +67,29 @@ fn chunks_are_taken_out_of_their_frames() {
 }
 
 #[test]
-fn response_that_ends_with_the_connection_ends_when_it_is_said_to() {
+fn trailers_of_a_response_follow_its_body() {
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let trailers = "Grpc-Status: 0\r\nX:\tb \r\nx: c\r\nConnection: d\r\nKeep-Alive: e\r\n\r\n";
+    for data in ["3\r\nabc\r\n", ""] {
+        let seen = answer("GET", format!("{head}{data}0\r\n{trailers}").as_bytes());
+        assert_eq!(seen.end, Some(Ok(())));
+        assert_eq!(seen.received.is_empty(), data.is_empty());
+        let found: Vec<(&str, &[u8])> = seen
+            .trailers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .collect();
+        let expected = [
+            ("grpc-status", &b"0"[..]),
+            ("x", &b"b"[..]),
+            ("x", &b"c"[..]),
+        ];
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn response_without_a_length_ends_with_end() {
     let seen = answer("GET", b"HTTP/1.0 200 OK\r\n\r\nall of it");
     assert_eq!(
         (seen.received.as_slice(), seen.end),
@@ -99,7 +121,7 @@ fn stream_that_is_dropped_is_reset() {
         drop(stream);
         peers.settle();
         assert_eq!(peers.exchanges[at].end, Some(Err(Reason::INTERNAL_ERROR)));
-        // The others go on.
+        // The other streams continue.
         let at = peers.get("/");
         let (_, mut stream) = peers.accept();
         peers.respond(
@@ -132,7 +154,7 @@ fn informational_responses_are_left_out() {
 }
 
 #[test]
-fn header_may_come_in_any_pieces() {
+fn response_header_may_be_split_anywhere() {
     let response = b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n\
         HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 5\r\n\r\nhello";
     for size in 1..response.len() {
@@ -155,7 +177,7 @@ fn header_may_come_in_any_pieces() {
 }
 
 #[test]
-fn bytes_behind_the_end_are_ignored_at_first_and_an_error_then() {
+fn bytes_after_the_end_are_dropped_in_the_same_call_and_later_an_error() {
     let mut peers = Peers::new();
     let at = peers.get("/");
     let (_, mut stream) = peers.accept();
@@ -228,7 +250,7 @@ fn reset_by_the_client_is_seen_at_any_moment() {
             assert!(stream.send(&[IoSlice::new(rest)]).is_err(), "{given}");
             stream.end();
             drop(stream);
-            // The windows of the connection are whole again: others need them.
+            // The connection's window is as large as before, because other streams need it.
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
                 download.len()
@@ -247,7 +269,7 @@ fn reset_by_the_client_is_seen_at_any_moment() {
 }
 
 #[test]
-fn streams_finish_after_goaway_and_no_more_begin() {
+fn streams_finish_after_goaway_and_none_begin() {
     let mut peers = Peers::new();
     let first = peers.get("/first");
     let (_, mut stream) = peers.accept();

@@ -57,6 +57,7 @@ fn request(number: u64) -> Row {
         class: Row::NO_CLASS,
         target: 0,
         warmup: false,
+        handshake_ns: 0,
     }
 }
 

@@ -178,6 +178,7 @@ fn request(index: u64, load: &Load, clock: &mut Clock, random: &mut SplitMix64) 
         class,
         target: 0,
         warmup: index < load.rate as u64,
+        handshake_ns: 0,
     }
 }
 

@@ -64,6 +64,10 @@ pub struct Analysis {
     /// From the actual start to the first byte, of requests that got one; `None` also if
     /// `withheld`.
     pub first_byte: Option<Distribution>,
+    /// TLS handshakes, of requests for which a connection was opened; `None` without TLS, or if
+    /// `withheld`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshake: Option<Distribution>,
     /// Lag of the starts of requests behind their intended starts.
     pub late: Late,
     /// Complete responses within each deadline that was asked for.

@@ -74,6 +74,7 @@ pub enum CompareError {
 ///             class: Row::NO_CLASS,
 ///             target: 0,
 ///             warmup: false,
+///             handshake_ns: 0,
 ///         });
 ///     }
 ///     analyzer.finish()

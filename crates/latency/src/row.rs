@@ -51,6 +51,8 @@ pub enum Outcome {
     /// The timeout passed before the connection was open, for example because the server's accept
     /// queue is full.
     ConnectTimedOut = 14,
+    /// The TLS handshake failed, the certificate was refused, or a record was invalid.
+    Tls = 15,
 }
 
 /// A code or a name that stands for no [`Outcome`].
@@ -60,7 +62,7 @@ pub struct UnknownOutcome(pub String);
 
 impl Outcome {
     /// Every outcome, in the order of their codes.
-    pub const ALL: [Outcome; 15] = [
+    pub const ALL: [Outcome; 16] = [
         Outcome::Ok,
         Outcome::Status,
         Outcome::Length,
@@ -76,6 +78,7 @@ impl Outcome {
         Outcome::Abandoned,
         Outcome::NoConnection,
         Outcome::ConnectTimedOut,
+        Outcome::Tls,
     ];
 
     /// The word for it in files and tables.
@@ -96,6 +99,7 @@ impl Outcome {
             Outcome::Abandoned => "abandoned",
             Outcome::NoConnection => "no-connection",
             Outcome::ConnectTimedOut => "connect-timed-out",
+            Outcome::Tls => "tls",
         }
     }
 
@@ -172,6 +176,7 @@ impl FromStr for Outcome {
 ///     class: Row::NO_CLASS,
 ///     target: 0,
 ///     warmup: false,
+///     handshake_ns: 0,
 /// };
 /// assert_eq!(row.response_ns(), 8_000, "from the intended start");
 /// assert_eq!(row.service_ns(), 6_000, "from the actual start");
@@ -204,9 +209,12 @@ pub struct Row {
     pub target: u8,
     /// Whether the request belongs to the warm-up, which the figures exclude.
     pub warmup: bool,
+    /// How long the TLS handshake of its connection took; 0 without one: the connection was open
+    /// already, or has no TLS.
+    pub handshake_ns: u64,
 }
 
-/// Why 64 bytes are not a row.
+/// Why a record is not a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
     /// The record's own check does not match its content: torn, or not a record at all.
@@ -231,7 +239,10 @@ impl Row {
     pub const NO_CLASS: u8 = 255;
 
     /// The size of a record.
-    pub const BYTES: usize = 64;
+    pub const BYTES: usize = 72;
+
+    /// The size of a record of version 1, which has no `handshake_ns`.
+    pub(crate) const BYTES_V1: usize = 64;
 
     /// From the intended start to the end. A schedule that fell behind counts.
     pub fn response_ns(&self) -> u64 {
@@ -257,19 +268,21 @@ impl Row {
             self.end_ns,
             self.size_bytes,
             self.bytes,
+            self.handshake_ns,
         ];
-        for (chunk, field) in record.chunks_exact_mut(8).zip(fields) {
+        let (longs, short) = record.split_at_mut(Row::BYTES - SHORT_BYTES);
+        for (chunk, field) in longs.chunks_exact_mut(8).zip(fields) {
             chunk.copy_from_slice(&field.to_le_bytes());
         }
-        record[48..52].copy_from_slice(&self.connection.to_le_bytes());
-        record[52..56].copy_from_slice(&self.ordinal.to_le_bytes());
-        record[56..58].copy_from_slice(&self.status.to_le_bytes());
-        record[58] = self.error.code();
-        record[59] = self.class;
-        record[60] = self.target;
-        record[61] = u8::from(self.warmup);
+        short[0..4].copy_from_slice(&self.connection.to_le_bytes());
+        short[4..8].copy_from_slice(&self.ordinal.to_le_bytes());
+        short[8..10].copy_from_slice(&self.status.to_le_bytes());
+        short[10] = self.error.code();
+        short[11] = self.class;
+        short[12] = self.target;
+        short[13] = u8::from(self.warmup);
         let check = check(record);
-        record[62..64].copy_from_slice(&check.to_le_bytes());
+        record[Row::BYTES - 2..].copy_from_slice(&check.to_le_bytes());
     }
 
     /// Reads a record back.
@@ -277,11 +290,17 @@ impl Row {
     /// # Errors
     /// [`RowError::Torn`] if the check does not match; [`RowError::Field`] for an unknown outcome.
     pub fn decode(record: &[u8; Row::BYTES]) -> Result<Row, RowError> {
-        if u16::from_le_bytes([record[62], record[63]]) != check(record) {
+        Row::decode_any(record)
+    }
+
+    /// Reads a record of [`Row::BYTES`], or of [`Row::BYTES_V1`].
+    pub(crate) fn decode_any(record: &[u8]) -> Result<Row, RowError> {
+        let (longs, short) = record.split_at(record.len() - SHORT_BYTES);
+        if u16::from_le_bytes([short[14], short[15]]) != check(record) {
             return Err(RowError::Torn);
         }
-        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
-        let int = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| record[at + i]));
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| longs[at + i]));
+        let int = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| short[at + i]));
         Ok(Row {
             intended_ns: long(0),
             start_ns: long(8),
@@ -289,28 +308,35 @@ impl Row {
             end_ns: long(24),
             size_bytes: long(32),
             bytes: long(40),
-            connection: int(48),
-            ordinal: int(52),
-            status: u16::from_le_bytes([record[56], record[57]]),
-            error: Outcome::from_code(record[58]).ok_or(RowError::Field("error"))?,
-            class: record[59],
-            target: record[60],
-            warmup: match record[61] {
+            connection: int(0),
+            ordinal: int(4),
+            status: u16::from_le_bytes([short[8], short[9]]),
+            error: Outcome::from_code(short[10]).ok_or(RowError::Field("error"))?,
+            class: short[11],
+            target: short[12],
+            warmup: match short[13] {
                 0 => false,
                 1 => true,
                 _ => return Err(RowError::Field("warmup")),
+            },
+            handshake_ns: match record.len() {
+                Row::BYTES_V1 => 0,
+                _ => long(48),
             },
         })
     }
 }
 
-/// Mixes the first 62 bytes into 16 bits. Zeroes do not check, because a hole in a file reads as
-/// zeroes.
-fn check(record: &[u8; Row::BYTES]) -> u16 {
+/// What a record has behind its fields of eight bytes: the shorter ones and the check.
+const SHORT_BYTES: usize = 16;
+
+/// Mixes all bytes but the last two, which hold the result, into 16 bits. Zeroes do not check,
+/// because a hole in a file reads as zeroes.
+fn check(record: &[u8]) -> u16 {
     let mut mixed: u64 = 0x9e37_79b9_7f4a_7c15;
-    for at in (0..Row::BYTES).step_by(8) {
+    for at in (0..record.len()).step_by(8) {
         let mut field = u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
-        if at == 56 {
+        if at + 8 == record.len() {
             field &= 0x0000_ffff_ffff_ffff;
         }
         mixed = (mixed ^ field).wrapping_mul(0x2545_f491_4f6c_dd1d);
@@ -338,6 +364,7 @@ mod tests {
             class: 2,
             target: 1,
             warmup: true,
+            handshake_ns: 250_000,
         }
     }
 
@@ -358,6 +385,22 @@ mod tests {
             assert_eq!(Row::decode(&torn), Err(RowError::Torn), "byte {at}");
         }
         assert_eq!(Row::decode(&[0; Row::BYTES]), Err(RowError::Torn));
+    }
+
+    /// A record that version 1 wrote: the row above, without its handshake.
+    #[test]
+    fn record_of_version_1_is_read() {
+        let mut record = [0; Row::BYTES];
+        row().encode(&mut record);
+        let mut old = [&record[..48], &record[56..]].concat();
+        let sum = check(&old).to_le_bytes();
+        old[62..].copy_from_slice(&sum);
+        assert_eq!(sum, 0xb753_u16.to_le_bytes(), "as version 1 computed it");
+        let expected = Row {
+            handshake_ns: 0,
+            ..row()
+        };
+        assert_eq!(Row::decode_any(&old), Ok(expected));
     }
 
     #[test]

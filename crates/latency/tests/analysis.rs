@@ -71,6 +71,12 @@ fn failed_requests_are_left_out_when_responses_are_grouped() {
     assert!(complete < 9_000 - 10);
     assert_eq!(found.complete.expect("responses").requests, complete);
     assert_eq!(found.first_byte.expect("responses").requests, complete);
+    let handshake = found.handshake.expect("new connections");
+    let opened = rows
+        .iter()
+        .filter(|row| !row.warmup && row.handshake_ns > 0);
+    assert_eq!(handshake.requests, opened.count() as u64);
+    assert_eq!(handshake.mean_us, 80.0);
     assert_eq!(
         found
             .series
@@ -151,6 +157,7 @@ fn four_rows(error: Outcome) -> Vec<Row> {
         class: Row::NO_CLASS,
         target: 0,
         warmup: false,
+        handshake_ns: 0,
     };
     (0..4).map(row).collect()
 }

@@ -67,7 +67,7 @@ fn duckdb_reads_columns_and_figures_when_a_run_is_finished() {
     let total = |value: fn(&Row) -> u64| rows.iter().map(value).sum::<u64>();
     let expected = json!({
         "types": ["BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "USMALLINT", "VARCHAR", "UINTEGER", "UINTEGER",
-            "UTINYINT", "UTINYINT", "BOOLEAN"],
+            "UTINYINT", "UTINYINT", "BOOLEAN", "BIGINT"],
         "rows": rows.len(),
         "response_ns": total(Row::response_ns),
         "bytes": total(|row| row.bytes),

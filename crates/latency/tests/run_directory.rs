@@ -6,6 +6,7 @@ use headway_latency::{
     Analyzer, OpenError, Outcome, Row, Run, RunDescription, RunWriter, WriteError,
 };
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use support::{description, finished, rows};
 
@@ -42,6 +43,34 @@ fn rows_are_the_same_when_written_and_read() {
     assert_eq!(names, ["cells.parquet", "requests.parquet", "run.json"]);
 }
 
+/// Files of before a row had `handshake_ns`.
+#[test]
+fn rows_of_version_1_are_read() {
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version-1");
+    let directory = tempfile::tempdir().expect("a directory");
+    let copy = |name: &str, to: &str| {
+        fs::copy(old.join(name), directory.path().join(to)).expect("a file of version 1")
+    };
+    copy("run.json", "run.json");
+    copy("requests.parquet", "requests.parquet");
+    let run = Run::open(directory.path()).expect("a run");
+    let found = read(&run).expect("rows");
+    assert_eq!(found.len(), 20);
+    let good = |row: &Row| row.status == 200 && row.bytes == 692 && row.handshake_ns == 0;
+    assert!(found.iter().all(good), "{:?}", found[0]);
+
+    // The same run, had it been killed while it wrote its fourth row.
+    let text = fs::read_to_string(old.join("run.json")).expect("a description");
+    let killed = text.replace("\"complete\": true", "\"complete\": false");
+    assert_ne!(killed, text);
+    fs::write(directory.path().join("run.json"), killed).expect("a file");
+    copy("requests.spool", "requests.spool");
+    let found = read(&Run::open(directory.path()).expect("a run")).expect("rows");
+    let ordinals: Vec<u32> = found.iter().map(|row| row.ordinal).collect();
+    assert_eq!(ordinals, [0, 1, 2]);
+    assert!(found.iter().all(|row| row.end_ns == row.start_ns + 800));
+}
+
 #[test]
 fn cells_file_equals_the_cells_of_the_rows() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -65,9 +94,10 @@ fn rows_are_readable_when_the_run_was_killed_in_the_middle_of_a_record() {
     let whole = fs::read(&spool).expect("the spool");
     assert_eq!(whole.len(), 3_001 * Row::BYTES);
     for (kept, expected) in [
-        (64 + 2_999 * 64 + 63, 2_999),
-        (64 + 64 * 10 + 1, 10),
-        (64, 0),
+        (3_001 * Row::BYTES - 1, 2_999),
+        (11 * Row::BYTES + 1, 10),
+        (Row::BYTES, 0),
+        (Row::BYTES - 1, 0),
         (63, 0),
         (0, 0),
     ] {
@@ -76,8 +106,8 @@ fn rows_are_readable_when_the_run_was_killed_in_the_middle_of_a_record() {
         assert!(!run.description().complete);
         assert_eq!(read(&run).expect("rows"), rows[..expected], "{kept} bytes");
     }
-    let mut zeroed = whole[..64 + 64 * 20].to_vec();
-    zeroed.extend([0; 64 * 5 + 7]);
+    let mut zeroed = whole[..21 * Row::BYTES].to_vec();
+    zeroed.extend([0; Row::BYTES * 5 + 7]);
     fs::write(&spool, zeroed).expect("a file");
     assert_eq!(
         read(&Run::open(directory.path()).expect("a run")).expect("rows"),
@@ -94,7 +124,7 @@ fn damage_is_an_error_when_whole_records_follow_it_in_the_spool() {
     drop(writer);
     let spool = directory.path().join("requests.spool");
     let mut bytes = fs::read(&spool).expect("the spool");
-    bytes[64 * 50 + 3] ^= 1;
+    bytes[Row::BYTES * 50 + 3] ^= 1;
     fs::write(&spool, &bytes).expect("a file");
     let error = read(&Run::open(directory.path()).expect("a run")).expect_err("damage");
     assert!(

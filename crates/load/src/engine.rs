@@ -10,13 +10,13 @@
 //! moment it failed. Response time counts from the first, service time from the second; a client
 //! that only knows the second leaves out the very requests that had to wait (coordinated omission).
 //!
-//! What is refused: pipelining, redirects, TLS, and any retry but the one that
-//! [`Measured::retried`] counts; request bodies and cookies but those of a [`Conversation`].
-//! Nothing is allocated for a request once a run has warmed up.
+//! What is refused: pipelining, redirects, and any retry but the one that [`Measured::retried`]
+//! counts; cookies, and bodies that differ, but those of a [`Conversation`]. Without TLS nothing is
+//! allocated for a request once a run has warmed up.
 //!
 //! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`,
-//! `pool` and `dial` (on which connection), `exchange` and `response` (out and in), `counters` (its
-//! row); `event_loop` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what
+//! `pool` and `dial` (on which connection), `exchange` and `response` (out and in), `sealed` and
+//! `tls_session` (the same through TLS), `http2` (in place of both), `counters` (its row); `event_loop` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what
 //! they use; `conversation` stands for `requests` and for the judgement where clients differ.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and
@@ -36,15 +36,20 @@ mod conversation;
 mod core;
 mod dial;
 mod exchange;
+mod http2;
+mod method;
 mod observer;
 mod plan;
 mod pool;
+mod protocol;
 mod response;
 mod requests;
 mod schedule;
+mod sealed;
 mod slot;
 mod counters;
 mod timers;
+mod tls_session;
 mod event_loop;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
@@ -52,11 +57,14 @@ mod fuzzing;
 pub use conversation::{Client, Conversation, RequestFacts};
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::read_in_pieces;
-pub use observer::{Control, Epoch, Failure, LimitsMet, Live, Measured, Observer, Stage};
+pub use method::Method;
+pub use observer::{
+    Control, Epoch, Failure, Handshakes, LimitsMet, Live, Measured, Observer, Stage,
+};
 pub(crate) use plan::is_token;
 pub use plan::{
-    Address, Arrivals, Document, Draws, Method, Mode, Plan, PlanError, Popularity, RequestOrder,
-    Schedule, Segment, Sources, Stop, Target, Work,
+    Address, Arrivals, BODY_BYTES_MAX, Document, Draws, Mode, Plan, PlanError, Popularity,
+    Protocol, RequestOrder, Schedule, Segment, Sources, Stop, Target, Work,
 };
 
 /// Why a run could not be carried out. What happens to a request is never an error but a row.

@@ -11,6 +11,7 @@ mod observer;
 mod pin;
 mod progress;
 mod recorder;
+mod redaction;
 mod rows;
 mod settings;
 pub mod status;
@@ -30,6 +31,7 @@ use crate::client::limits::{self, Shortage};
 use crate::client::resolve::ResolveError;
 use crate::client::watch::{ThreadWatch, allowed_cpus};
 use crate::engine::{EngineError, Measured, Mode, Plan, PlanError};
+use crate::tls::TlsError;
 use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
@@ -38,6 +40,7 @@ use progress::ProgressLine;
 use recorder::Recorder;
 use rows::{RowSink, Rows};
 
+pub use redaction::without_secrets;
 pub use settings::{Demand, Settings, WorkSource};
 
 /// The entry of `environment.extra` that says why a run ended before its time.
@@ -92,6 +95,17 @@ pub enum SessionError {
         /// Why the connection failed.
         source: io::Error,
     },
+    /// The TLS handshake with a server fails.
+    #[error("TLS with {target}: {why}")]
+    Handshake {
+        /// Where the server listens.
+        target: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// TLS cannot be used as it was asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The client's thread could not be pinned.
     #[error("binding the loop to CPU {cpus:?}: {source}; this process may use {allowed:?}")]
     Pin {
@@ -119,7 +133,12 @@ pub enum SessionError {
 impl SessionError {
     /// Whether the error is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
-        matches!(self, SessionError::Use(_) | SessionError::Plan(_))
+        matches!(
+            self,
+            SessionError::Use(_)
+                | SessionError::Plan(_)
+                | SessionError::Tls(TlsError::ServerName(_))
+        )
     }
 }
 
@@ -199,12 +218,21 @@ impl Prepared {
     /// an instant.
     fn reach(&self) -> Result<(), SessionError> {
         for target in &self.plan.targets {
-            status::reach(&target.address, REACH_TIMEOUT).map_err(|source| {
-                SessionError::Reach {
-                    target: target.address.to_string(),
-                    source,
+            let reached = match &target.tls {
+                None => status::reach(&target.address, REACH_TIMEOUT).map(Ok),
+                Some(tls) => status::reach_tls(&target.address, tls, REACH_TIMEOUT),
+            };
+            let name = target.address.to_string();
+            match reached {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => return Err(SessionError::Handshake { target: name, why }),
+                Err(source) => {
+                    return Err(SessionError::Reach {
+                        target: name,
+                        source,
+                    });
                 }
-            })?;
+            }
         }
         Ok(())
     }

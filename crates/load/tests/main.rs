@@ -9,10 +9,15 @@ mod open_loop_example;
 mod closed_loop;
 mod conversation;
 mod fileset;
+mod http2;
+mod http2_server;
 mod open_loop;
 mod outcomes;
 mod profile;
+mod requests;
 mod simulated_events;
+mod tls;
+mod tls_server;
 
 #[test]
 fn example_open_loop_runs() {

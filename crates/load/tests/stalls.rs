@@ -57,6 +57,10 @@ fn measure(stalls: Stalls, timeout_ms: u64, connections: u32) -> Finished {
         work: WorkSource::Addresses,
         method: Method::Get,
         headers: Vec::new(),
+        body: Vec::new(),
+        host: None,
+        tls: Default::default(),
+        protocol: Default::default(),
         directories: None,
         demand: Demand::Open {
             schedule: RateSchedule(vec![step]),

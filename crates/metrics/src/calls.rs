@@ -69,8 +69,8 @@ headway_debox::call_kinds! {
         SpawnerSend = "sendmsg (spawner)",
         /// Checking whether the spawner is alive.
         SpawnerPoll = "poll (spawner)",
-        /// Checking whether clients that wait for room are there.
-        ClientPoll = "poll (held clients)",
+        /// Checking whether waiting clients are still connected, or whether a socket has room.
+        ClientPoll = "poll (clients)",
         /// Receiving from the spawner.
         SpawnerReceive = "recvmsg (spawner)",
         /// Giving a program a request and its client's socket.

@@ -225,17 +225,38 @@ counters! {
         }
         "TLS" {
             Counter tls_handshakes [result] "TLS handshakes that ended, by result." {
-                tls_handshakes_full ("full") "Handshakes with a signature.";
+                tls_handshakes_full ("full") "Full handshakes, with a new session.";
                 tls_handshakes_resumed ("resumed") "Handshakes that resumed an earlier session.";
                 tls_handshakes_failed ("failed") "Handshakes that failed.";
             }
+            Counter tls_handshakes_failed [reason] "TLS handshakes that failed, by reason. Clients that disconnect before their first byte do not count." {
+                tls_failed_not_tls ("not_tls") "The first bytes of the client were not TLS.";
+                tls_failed_bad_message ("bad_message") "The client sent an invalid message.";
+                tls_failed_version ("version") "Client and server have no TLS version in common.";
+                tls_failed_cipher_suite ("cipher_suite") "No cipher suite, key exchange group or signature scheme in common.";
+                tls_failed_alpn ("alpn") "No application protocol in common (ALPN).";
+                tls_failed_client_certificate_missing ("client_certificate_missing") "The client sent no certificate, but tls-client-ca requires one.";
+                tls_failed_client_certificate_expired ("client_certificate_expired") "The client's certificate has expired, or is not valid yet.";
+                tls_failed_client_certificate_refused ("client_certificate_refused") "The client's certificate is invalid, or an authority that is not in tls-client-ca has issued it.";
+                tls_failed_unknown_name ("unknown_name") "The client rejected the default certificate. No certificate is for the name that it asked for.";
+                tls_failed_certificate_rejected ("certificate_rejected") "The client rejected the server's certificate.";
+                tls_failed_client_alert ("client_alert") "The client ended the handshake with another alert.";
+                tls_failed_client_closed ("client_closed") "The client disconnected during the handshake.";
+                tls_failed_timeout ("timeout") "The handshake took longer than tls-handshake-timeout.";
+                tls_failed_process_gone ("process_gone") "The handshake process ended during the handshake.";
+                tls_failed_other ("other") "The server itself failed.";
+            }
+            Gauge tls_handshakes_waiting [] "Clients that wait for the handshake process now." { tls_handshakes_waiting; }
+            Counter tls_accept_pauses [] "Times that TLS listeners paused because 256 clients waited for the handshake process." { tls_accept_pauses; }
+            Counter tls_connections_offloaded [] "TLS connections for which the kernel encrypts (tls-offload)." { tls_connections_offloaded; }
             Counter tls_connections_failed [] "TLS connections that failed after their handshake: invalid record, or alert from the client." { tls_connections_failed; }
         }
         "HTTP/2" {
             Counter http2_connections [] "Connections that speak HTTP/2." { http2_connections; }
+            Counter http2_connections_flooded [] "HTTP/2 connections ended because of a flood." { http2_connections_flooded; }
             Counter http2_streams [] "Requests that came by HTTP/2." { http2_streams; }
-            Counter http2_streams_refused [] "Requests refused because the worker was answering max-connections requests already." { http2_streams_refused; }
-            Counter http2_streams_closed [] "HTTP/2 streams that have ended, with or without a response." { http2_streams_closed; }
+            Counter http2_streams_refused [] "HTTP/2 requests refused because their address had used up its share of max-connections." { http2_streams_refused; }
+            Counter http2_streams_closed [] "HTTP/2 requests that ended, with a response or without. Refused ones do not count." { http2_streams_closed; }
         }
         "Loop" {
             Peak loop_stage_longest [stage] "The longest time that a stage has taken in one turn of the event loop." {

@@ -11,6 +11,7 @@ pub mod shared_lines;
 pub mod codec;
 pub mod errno;
 pub mod fork;
+pub mod kernel_tls;
 pub mod listen;
 pub mod mapping;
 pub mod open;

@@ -52,6 +52,36 @@ pub fn real_time() -> io::Result<()> {
     }
 }
 
+/// The slice of [`lets_others_first`], the longest that the kernel takes.
+const LONG_SLICE_NS: u64 = 100_000_000;
+
+/// Makes the calling thread, and all threads that it starts later, run after every ready thread that computes for a
+/// short time, without a smaller share of the CPU: it never preempts another thread when it becomes ready
+/// (`SCHED_BATCH`), and since Linux 6.12 one with a shorter slice preempts it.
+///
+/// For a thread that computes for milliseconds beside one that must be on time.
+///
+/// # Errors
+///
+/// `EPERM`, `ENOSYS`: a filter of system calls forbids it.
+pub fn lets_others_first() -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_BATCH as u32,
+        sched_flags: 0,
+        sched_nice: rustix::process::getpriority_process(None)?,
+        sched_priority: 0,
+        sched_runtime: LONG_SLICE_NS,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: 0 is the calling thread, and the pointer is to a structure of this frame, with its size.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The calls that wait for events on descriptors.
 const EVENT_WAITS: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
@@ -93,4 +123,19 @@ fn die_with_core() -> ! {
     unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
     // SAFETY: abort is async-signal-safe.
     unsafe { libc::abort() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lets_others_first;
+
+    #[test]
+    fn thread_that_lets_others_first_is_in_the_batch_class() {
+        let policy = std::thread::spawn(|| {
+            lets_others_first().unwrap();
+            // SAFETY: 0 is the calling thread.
+            unsafe { libc::sched_getscheduler(0) }
+        });
+        assert_eq!(policy.join().unwrap(), libc::SCHED_BATCH);
+    }
 }

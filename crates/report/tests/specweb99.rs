@@ -41,6 +41,7 @@ fn write_specweb99(path: &Path, label: &str) {
                 class: RequestKind::ALL[number as usize / 2 % 5].class(1),
                 target: 0,
                 warmup: false,
+                handshake_ns: 0,
             }
         })
         .collect();

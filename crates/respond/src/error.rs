@@ -66,7 +66,9 @@ fn explanation(status: Status) -> &'static str {
         | Status::BAD_GATEWAY
         | Status::SERVICE_UNAVAILABLE
         | Status::GATEWAY_TIMEOUT => "<p>This is temporary. Try again later.</p>",
-        Status::HTTP_VERSION_NOT_SUPPORTED => "<p>This server speaks HTTP/1.1 and HTTP/1.0.</p>",
+        Status::HTTP_VERSION_NOT_SUPPORTED => {
+            "<p>This server does not speak this version of HTTP.</p>"
+        }
         _ => "",
     }
 }

@@ -224,7 +224,7 @@ pub fn is_plain(head: &OwnedHead, keep_alive: bool) -> bool {
     head.method() == Method::Get
         && head.is_unconditional()
         // An HTTP/1.0 client must be told that its connection stays open.
-        && (head.version() == Version::Http11 || !keep_alive)
+        && (head.version() >= Version::Http11 || !keep_alive)
 }
 
 /// The body of a response that is built for the cache.

@@ -12,7 +12,8 @@
 //!
 //! Bodies in the content store cannot change, and are always sent by `sendfile` ([`stored`]).
 //!
-//! To clients that speak TLS everything leaves by [`copy`], and is sealed on the way ([`sealed`]).
+//! To clients that speak TLS everything leaves by [`copy`], and is sealed on the way ([`sealed`]), unless the
+//! kernel seals ([`offload`]).
 //!
 //! A research server may have another way, which implements [`SendFiles`].
 //!
@@ -37,6 +38,7 @@ mod auto;
 pub(crate) mod chunk;
 mod chunk_pool;
 pub(crate) mod copy;
+mod offload;
 pub mod research;
 pub(crate) mod sendfile;
 mod sealed;
@@ -53,13 +55,14 @@ use headway_http2::{Gone, Stream};
 use headway_metrics::Counters;
 use headway_metrics::calls::{Call, Tracer};
 use headway_request::Outgoing;
+use headway_tls::Client;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 pub use chunk_pool::ChunkPool;
 use chunk_pool::PINNED_CHUNKS_MAX;
 use copy::Batch;
-pub use sealed::{Sealer, flush};
+pub use sealed::{Sealer, flush, flush_before};
 
 /// The most in-memory pieces that one system call sends.
 pub(crate) const PIECES_PER_CALL_MAX: usize = 16;
@@ -159,8 +162,9 @@ pub fn send(
         return progress;
     }
     while !outgoing.pieces.is_empty() {
+        let before = outgoing.sent_bytes;
         let progress = match (&mut other, context.method) {
-            _ if context.tls.is_some() || context.stream.is_some() => {
+            _ if context.seals() || context.stream.is_some() => {
                 copied_some(outgoing, socket, context)
             }
             _ if stored::is_next(outgoing) => stored::send_some(outgoing, socket, context),
@@ -171,6 +175,12 @@ pub fn send(
                 sendfile::send_some(outgoing, socket, context, &mut chunk::expect_resident, true)
             }
         };
+        let (given, tracer) = (outgoing.sent_bytes - before, context.tracer);
+        if let Some(client) = context.offloaded()
+            && offload::gave(client, given, socket, tracer).is_err()
+        {
+            return SendProgress::Disconnected;
+        }
         if let Some(progress) = progress {
             return progress;
         }
@@ -178,7 +188,8 @@ pub fn send(
             return SendProgress::QuantumSpent;
         }
     }
-    SendProgress::Finished
+    // What the kernel has sealed may have found no room.
+    flush_sealed(socket, context).unwrap_or(SendProgress::Finished)
 }
 
 /// Sends what was sealed before. `None` if nothing of it is left.
@@ -203,10 +214,27 @@ fn copied_some(
 impl SendContext<'_> {
     /// The most bytes of pieces in memory, and the most of a file, that leave with one call.
     pub(crate) fn call_bytes_max(&self) -> u64 {
-        match self.tls.is_some() || self.stream.is_some() {
+        match self.seals() || self.stream.is_some() {
             true => sealed::CALL_BYTES_MAX,
             false => u64::MAX,
         }
+    }
+
+    /// Whether bytes are sealed here, and not by the kernel.
+    fn seals(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| !tls.client.is_offloaded())
+    }
+
+    /// Whether the kernel seals.
+    fn is_offloaded(&self) -> bool {
+        self.tls.is_some() && !self.seals()
+    }
+
+    /// TLS for which the kernel seals.
+    fn offloaded(&mut self) -> Option<&mut Client> {
+        let tls = self.tls.as_mut()?;
+        tls.client.is_offloaded().then_some(&mut *tls.client)
     }
 }
 
@@ -237,14 +265,18 @@ pub(crate) fn send_memory(
     let batch = if is_cut { &none } else { batch };
     count = batch.append(context.chunks, &mut slices, count);
     length += batch.length;
-    // More data follows, so the kernel may wait to fill the last packet (tcp(7)).
-    let more = match outgoing.bytes_left() > length {
+    // More data follows, so the kernel may wait to fill the last packet (tcp(7)). When it seals, it would wait
+    // for a whole record without a limit of time, so there only a header waits for its file.
+    let may_wait = batch.length == 0 || !context.is_offloaded();
+    let more = match may_wait && outgoing.bytes_left() > length {
         true => SendFlags::MORE,
         false => SendFlags::empty(),
     };
     // MSG_DONTWAIT is needed: a process that shares the socket may have cleared O_NONBLOCK.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more;
-    if let Some(sealer) = &mut context.tls {
+    if context.seals()
+        && let Some(sealer) = &mut context.tls
+    {
         let sent = sealer.send(socket, &slices[..count], flags, context.tracer);
         return after_sealing(outgoing, batch, length, sent, context);
     }
@@ -352,12 +384,18 @@ pub fn send_whole(
         return send_frames(stream, &[IoSlice::new(bytes)]);
     }
     let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    flags.set(SendFlags::MORE, more);
+    let is_offloaded = tls.as_ref().is_some_and(|tls| tls.client.is_offloaded());
+    flags.set(SendFlags::MORE, more && !is_offloaded);
     let Some(mut sealer) = tls else {
         return tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags));
     };
     if !sealer.flush(socket, tracer)? {
         return Err(Errno::AGAIN);
+    }
+    if is_offloaded {
+        let sent = tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags))?;
+        offload::gave(sealer.client, sent as u64, socket.as_fd(), tracer)?;
+        return Ok(sent);
     }
     let parts = [IoSlice::new(bytes)];
     sealer.send(socket, &parts, flags, tracer)?;

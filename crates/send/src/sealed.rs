@@ -12,6 +12,8 @@ use headway_tls::Client;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::offload;
+
 /// The most bytes of pieces in memory, and the most of a file, that are sealed for one call.
 pub(crate) const CALL_BYTES_MAX: u64 = 64 << 10;
 
@@ -60,10 +62,27 @@ impl Sealer<'_> {
 /// # Errors
 /// If the client has disconnected.
 pub fn flush(client: &mut Client, socket: impl AsFd, tracer: &Tracer) -> Result<bool, Errno> {
+    flush_before(client, socket, false, tracer)
+}
+
+/// The same, and if `more` follows at once, the kernel may wait for it to fill the packet.
+///
+/// # Errors
+/// If the client has disconnected.
+pub fn flush_before(
+    client: &mut Client,
+    socket: impl AsFd,
+    more: bool,
+    tracer: &Tracer,
+) -> Result<bool, Errno> {
+    if client.is_offloaded() {
+        return offload::flush(client, socket.as_fd(), tracer);
+    }
     if !client.has_unsent() {
         return Ok(true);
     }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    flags.set(SendFlags::MORE, more);
     let sent = tracer.call(Call::Send, || {
         rustix::net::send(socket, client.unsent(), flags)
     });

@@ -11,6 +11,8 @@ use headway_request::{Charge, Piece, StoredBody};
 
 use super::*;
 
+mod offload;
+
 /// All ways to send files, those of the papers included.
 const METHODS: &[(SendMethod, Option<SendVariant>)] = &[
     (SendMethod::Copy, None),
@@ -89,6 +91,8 @@ struct Sender {
     tracer: Tracer,
     now_ms: u64,
     copies_until_ms: u64,
+    /// TLS for which the kernel seals.
+    client: Option<Client>,
 }
 
 impl Sender {
@@ -105,14 +109,19 @@ impl Sender {
             tracer: Tracer::disabled(),
             now_ms: 1,
             copies_until_ms: 0,
+            client: None,
         }
     }
 
     fn tick(&mut self, outgoing: &mut Outgoing, ends: &Ends, quantum_bytes: u64) -> Tick {
         let mut counters = Counters::default();
-        let mut prefetch = Vec::new();
+        let (mut prefetch, mut sealed) = (Vec::new(), Vec::new());
         let mut context = SendContext {
-            tls: None,
+            tls: self.client.as_mut().map(|client| Sealer {
+                client,
+                buffer: &mut sealed,
+                now_ms: 1,
+            }),
             stream: None,
             tracer: &self.tracer,
             residency: &Residency::detect(),

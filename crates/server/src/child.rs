@@ -15,6 +15,7 @@ use headway_access_log::process::{LogError, log_main};
 use headway_acme::process::{AcmeError, acme_main};
 use headway_control::Control;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
+use headway_os::process::lets_others_first;
 use headway_spawner::spawner_main;
 use rustix::process::DumpableBehavior;
 
@@ -78,9 +79,10 @@ fn spawner() -> Result<(), ChildError> {
 
 fn handshakes() -> Result<(), ChildError> {
     become_child_with(c"headway-tls", CapabilitySet::empty())?;
-    // No other process of the same user may read the keys, by ptrace(2) or in a core dump.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(io::Error::from)?;
+    hide_memory()?;
+    // A signature takes longer than a turn of the worker's loop, and may run on the same CPU. If this call fails,
+    // handshakes still work.
+    let _ = lets_others_first();
     Ok(headway_tls::process::handshake_main(socket()?)?)
 }
 
@@ -91,6 +93,7 @@ fn log() -> Result<(), ChildError> {
 
 fn acme() -> Result<(), ChildError> {
     become_child_with(c"headway-acme", CapabilitySet::empty())?;
+    hide_memory()?;
     Ok(acme_main(Control::new(socket()?))?)
 }
 
@@ -100,6 +103,12 @@ fn store() -> Result<(), ChildError> {
         socket()?,
         headway_config::available_now,
     )?)
+}
+
+/// No other process of the same user may read the keys, by ptrace(2) or in a core dump.
+fn hide_memory() -> io::Result<()> {
+    let behavior = DumpableBehavior::NotDumpable;
+    Ok(rustix::process::set_dumpable_behavior(behavior)?)
 }
 
 /// The same as [`become_child`], for a child that needs no other capabilities than these.

@@ -22,6 +22,8 @@ pub mod research;
 // The entry points: of the master, of all its children, and of those that tests run as threads.
 pub use child::{ChildError, child_main};
 pub use extensions::{Extensions, Research};
+// What an administrator asks for: the state of automatic certificates, and revocation.
+pub use headway_acme::admin as acme;
 // Settings and their checks, which the entry points take, and the numbers that a server reports.
 pub use headway_config as config;
 pub use headway_metrics as metrics;

@@ -61,7 +61,7 @@ use service::Service;
 use signals::Signals;
 use stopping::Stopping;
 use store::Store;
-use tls::{Renewals, Tickets};
+use tls::{Renewals, SharedTls};
 use watchdog::Watchdog;
 use worker::WorkerSlot;
 
@@ -119,7 +119,7 @@ struct Master<'r> {
     slots: Vec<WorkerSlot>,
     helpers: Vec<Helper>,
     companions: Companions,
-    tickets: Tickets,
+    shared_tls: SharedTls,
     renewals: Renewals,
     log: Option<Log>,
     /// Orders certificates.
@@ -181,9 +181,10 @@ impl<'r> Master<'r> {
         let users = programs.use_accounts(&config);
         users.map_err(system("groups of the user"))?;
         let store = Store::start(&mut config, &programs)?;
-        let tickets = Tickets::default();
-        let acme = Acme::start_of(&config, &programs)?;
-        let current = Rc::new(Generation::new(config, &programs, &tickets)?);
+        let shared_tls = SharedTls::default();
+        let acme = Acme::prepare(&config, &shared_tls)?;
+        let current = Generation::new(config, &programs, &shared_tls)?;
+        let current = Rc::new(current.with_valid_certificates(None)?);
         let log = Log::start_of(&current)?;
         let resolver = Resolver::start(&current.config).map_err(system("resolver thread"))?;
         let listen = listeners.addresses();
@@ -197,7 +198,7 @@ impl<'r> Master<'r> {
             slots: Vec::new(),
             helpers: Vec::new(),
             companions: Companions::default(),
-            tickets,
+            shared_tls,
             renewals: Renewals::new(),
             log,
             acme,
@@ -251,7 +252,7 @@ impl<'r> Master<'r> {
         self.watch_workers(now);
         self.enforce_deadline(now);
         self.enforce_reload(now);
-        self.begin_acme();
+        self.start_acme(now);
         self.look_for_renewals(now);
         self.service.ping(now);
         self.own_status.uptime_ms = self.started.elapsed().as_millis() as u64;
@@ -262,12 +263,7 @@ impl<'r> Master<'r> {
             && self.stopping.is_none()
         {
             self.announced = true;
-            announce::serving(
-                &self.current.config,
-                &self.options,
-                self.status_address,
-                &overview,
-            )?;
+            announce::serving(&self.current, &self.options, self.status_address, &overview)?;
             Service::ready();
             self.reload_if_due();
         }
@@ -331,7 +327,7 @@ impl<'r> Master<'r> {
         let restarts = self.slots.iter().filter_map(|slot| slot.restart_at);
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let store = self.store.iter().filter_map(|store| store.restart_at);
-        let acme = self.acme.iter().filter_map(|acme| acme.restart_at);
+        let acme = self.acme_deadline();
         let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),
@@ -521,9 +517,6 @@ impl<'r> Master<'r> {
             self.start_companion(kind, number);
         }
         let programs = &self.current.programs;
-        if let Some(acme) = &mut self.acme {
-            acme.restart(programs, now);
-        }
         let restarted = match &mut self.store {
             Some(store) => store.restart(programs, now),
             None => false,

@@ -105,6 +105,7 @@ impl Worker {
                 self.end_stage(Stage::of(event.token.kind()));
             }
             self.run_queued();
+            self.run_suspects();
             self.apply_settled();
             self.serve_sessions();
             self.end_stage(Stage::Queued);
@@ -177,7 +178,11 @@ impl Worker {
     /// The longest time that the next wait may take.
     fn timeout(&self) -> Option<Duration> {
         let context = &self.context;
-        if !context.run_queue.is_empty() || self.acceptor.last_clients.is_some() {
+        // A deadline may have ended a stream after the sessions were served.
+        let is_due = !context.run_queue.is_empty()
+            || !context.sessions_due.is_empty()
+            || !context.suspects.waiting.is_empty();
+        if is_due || self.acceptor.last_clients.is_some() {
             return Some(Duration::ZERO);
         }
         let due = [

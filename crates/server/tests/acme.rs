@@ -4,7 +4,9 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 
+use headway_server::acme::{Reason, revoke};
 use headway_test_support::{WAIT_MAX, skip, wait_until};
 use rustix::process::Signal;
 use rustls::pki_types::CertificateDer;
@@ -12,6 +14,8 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::site::*;
 
+mod fake;
+mod faults;
 mod tools;
 
 use tools::*;
@@ -81,6 +85,7 @@ fn certificate_is_issued_kept_and_renewed_when_the_authority_wants_it() {
         .unwrap()
         .count();
     assert_eq!(left, 0, "answers are removed");
+    assert_never_blocked(&server, |_| false);
     let said = server.stop();
     assert_eq!(
         said.matches("certificate of a.example: issued by").count(),
@@ -174,7 +179,7 @@ fn failed_challenge_is_tried_again_and_serves_on() {
     });
     assert!(automatic.is_served(&server));
     authority.stop();
-    authority.ask_at_port(automatic.port);
+    authority.ask_at_ports(automatic.port, 1);
     authority.run();
     wait_until("there is a certificate", || metric(&server, ISSUED) == 1);
     assert!(automatic.is_served(&server));
@@ -201,12 +206,76 @@ fn rejected_name_does_not_hold_up_the_others() {
         automatic.is_trusted_by(root.clone())
     });
     let said = server.stop();
-    let rejected = "certificate of rejected.example: https://localhost:";
+    let rejected = "certificate of rejected.example: the order at https://localhost:";
     assert!(said.contains(rejected), "{said}");
     assert!(
         said.contains("the authority says rejectedIdentifier"),
         "{said}"
     );
+}
+
+/// Needs: the programs pebble and pebble-challtestsrv
+#[test]
+fn certificate_is_issued_by_a_handshake_when_the_server_speaks_tls_only() {
+    let name = "certificate_is_issued_by_a_handshake_when_the_server_speaks_tls_only";
+    let Some(programs) = authority_for(name) else {
+        return;
+    };
+    let automatic = Automatic::new();
+    let mut authority = Authority::new(programs, &automatic.site, free_port());
+    authority.ask_at_ports(automatic.port, automatic.tls_port);
+    authority.run();
+    let settings = authority.settings() + "acme-challenge = \"tls-alpn-01\"";
+    let server = automatic.start_with_tls_only(&settings);
+    wait_until("there is a certificate", || metric(&server, ISSUED) == 1);
+    let root = authority.root();
+    wait_until("clients trust the certificate", || {
+        automatic.is_trusted_by(root.clone())
+    });
+    // The challenge is over, so nothing answers it any more.
+    assert!(automatic.refuses_challenges());
+    assert_never_blocked(&server, |_| false);
+    assert_eq!(metric(&server, FAILED), 0, "{}", server.stop());
+}
+
+/// Needs: the programs pebble and pebble-challtestsrv
+#[test]
+fn revoked_certificate_is_replaced_by_one_with_another_key() {
+    let name = "revoked_certificate_is_replaced_by_one_with_another_key";
+    let Some(programs) = authority_for(name) else {
+        return;
+    };
+    let automatic = Automatic::new();
+    let mut authority = Authority::new(programs, &automatic.site, automatic.port);
+    authority.run();
+    let server = automatic.start(&authority.settings());
+    wait_until("there is a certificate", || metric(&server, ISSUED) == 1);
+    wait_until("the next order is planned", || {
+        let state = automatic.state(&authority);
+        state.next_order_s.is_some_and(|at| at > 1_700_000_000)
+    });
+    let before = automatic.state(&authority);
+    assert_eq!((before.certificate, before.failures), ("issued", 0));
+    assert_eq!(before.authority, Some(authority.url()));
+    assert!(before.expires_s.is_some() && before.error.is_none());
+    let (first, key) = (automatic.certificate(), automatic.key());
+    assert_eq!(authority.status_of(&first), "Valid");
+    let config = automatic.config(&authority.settings());
+    revoke(&config, NAME, Reason::KeyCompromise).unwrap();
+    assert_eq!(authority.status_of(&first), "Revoked");
+    wait_until("there is another certificate", || {
+        metric(&server, ISSUED) == 2
+    });
+    assert_eq!(authority.status_of(&automatic.certificate()), "Valid");
+    let second = CertificateDer::from_pem_slice(automatic.certificate().as_bytes()).unwrap();
+    wait_until("clients get it", || automatic.served() == second);
+    assert!(automatic.is_served(&server));
+    assert_ne!(automatic.key(), key);
+    assert_eq!(automatic.state(&authority).certificate, "issued");
+    let unknown = revoke(&config, "b.example", Reason::Superseded).unwrap_err();
+    assert!(unknown.contains("not one of acme-hosts"), "{unknown}");
+    assert_never_blocked(&server, |_| false);
+    assert_eq!(metric(&server, FAILED), 0);
 }
 
 #[test]
@@ -256,8 +325,10 @@ fn reload_begins_and_ends_automatic_certificates() {
     let with =
         |hosts: &str| format!("acme-hosts = {hosts}\nacme-directory = \"https://{nobody}/dir\"");
     let server = automatic.start(&with("\"a.example\""));
+    wait_until("it has a process", || {
+        server.children("serve-acme").len() == 1
+    });
     let first = server.children("serve-acme");
-    assert_eq!(first.len(), 1);
     let reload = |settings: &str, reloads: u64| {
         fs::write(
             automatic.site.path("headway.toml"),
@@ -288,4 +359,50 @@ fn reload_begins_and_ends_automatic_certificates() {
         "nothing has changed for it"
     );
     assert_eq!(server.status()["master"]["acme_deaths"], 0);
+}
+
+/// Needs: root, and the user nobody
+#[test]
+fn no_process_of_the_servers_user_can_read_keys() {
+    let name = "no_process_of_the_servers_user_can_read_keys";
+    if !rustix::process::geteuid().is_root() {
+        return skip(name, "not root");
+    }
+    let automatic = Automatic::new();
+    automatic.site.open_to_all();
+    let nobody = headway_test_support::unused_address();
+    let state = automatic.site.path("state");
+    let settings = format!(
+        "user = \"nobody\"\nacme-hosts = [\"{NAME}\"]\nacme-directory = \"https://{nobody}/dir\""
+    );
+    // The directory above is open to all, so this one has to be there.
+    fs::create_dir(&state).unwrap();
+    let server = automatic.start(&settings);
+    wait_until("an order has failed", || metric(&server, FAILED) > 0);
+    assert_eq!(automatic.served(), {
+        let made = automatic.certificate();
+        CertificateDer::from_pem_slice(made.as_bytes()).unwrap()
+    });
+    let certificates = state.join("acme/certificates");
+    for (path, is_readable) in [
+        (certificates.join(format!("{NAME}.pem")), false),
+        (certificates, false),
+        (state.join("acme/failures"), false),
+        (automatic.site.path(CHALLENGES), true),
+    ] {
+        let as_nobody = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "ls"];
+        let mut look = std::process::Command::new("setpriv");
+        let done = look.args(as_nobody).arg(&path).output().unwrap();
+        assert_eq!(done.status.success(), is_readable, "{}", path.display());
+    }
+    for process in server.children("serve-acme") {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        assert!(!status.contains("Uid:\t0"), "{status}");
+        // proc_pid(5): its files belong to root if no process of its user may look into it.
+        let memory = fs::metadata(format!("/proc/{process}/mem")).unwrap();
+        assert_eq!(memory.uid(), 0, "its memory has keys");
+    }
+    fs::write(automatic.site.path(CHALLENGES).join("token"), "the answer").unwrap();
+    let answer = http_get(&server.address, "/.well-known/acme-challenge/token");
+    assert_eq!(answer, (200, "the answer".into()));
 }

@@ -2,7 +2,11 @@
 
 mod client;
 mod floods;
+mod h2spec;
 mod handlers;
 mod limits;
 mod serving;
 mod streams;
+mod suspects;
+mod trailers;
+mod websockets;

@@ -70,11 +70,8 @@ impl Reloaded {
     }
 }
 
-/// While workers of both configurations have a listener, one of them may wait for its lock in `accept4`.
 fn is_well(server: &Server) {
-    is_well_except(server, |sleep| {
-        sleep["call"] == "accept4" && sleep["label"] == "socket-lock"
-    });
+    is_well_except(server, waits_for_listener);
 }
 
 fn file_of(site: &Site) -> PathBuf {

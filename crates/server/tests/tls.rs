@@ -4,9 +4,14 @@
 
 mod bodies;
 mod channel;
+mod clients;
+mod development;
+mod failures;
 mod faults;
-mod rules;
+mod offload;
+pub mod rules;
 mod secrets;
 mod serving;
 mod sessions;
+mod variables;
 pub mod tools;

@@ -11,4 +11,4 @@ mod php;
 mod proxy;
 mod scgi;
 mod slow_clients;
-mod websocket;
+pub mod websocket;

@@ -18,6 +18,10 @@ pub struct Exchange {
     /// What is left of its body.
     body: VecDeque<u8>,
     is_sent: bool,
+    /// More of its body may follow, as on a WebSocket.
+    pub is_open: bool,
+    /// What follows its body.
+    pub own_trailers: Option<HeaderMap>,
     receive: Option<RecvStream>,
     /// A client that does not read the response gives no room for more of it.
     pub reads: bool,
@@ -27,6 +31,8 @@ pub struct Exchange {
     pub headers: HeaderMap,
     /// The body of the response.
     pub received: Vec<u8>,
+    /// What followed the body.
+    pub trailers: HeaderMap,
     /// How it ended: `Ok`, or the reason of a reset.
     pub end: Option<Result<(), Reason>>,
 }
@@ -44,11 +50,14 @@ impl Exchange {
             send,
             body: body.unwrap_or_default().iter().copied().collect(),
             is_sent: body.is_none(),
+            is_open: false,
+            own_trailers: None,
             receive: None,
             reads: true,
             status: 0,
             headers: HeaderMap::new(),
             received: Vec::new(),
+            trailers: HeaderMap::new(),
             end: None,
         }
     }
@@ -60,10 +69,15 @@ impl Exchange {
             self.send.reserve_capacity(self.body.len());
             let count = self.send.capacity().min(self.body.len());
             let data: Vec<u8> = self.body.drain(..count).collect();
-            let is_last = self.body.is_empty();
+            let is_last = self.body.is_empty() && !self.is_open;
+            let trailers = self.own_trailers.take_if(|_| is_last);
             if count > 0 || is_last {
                 // A stream that was reset takes no more.
-                self.is_sent = self.send.send_data(data.into(), is_last).is_err() || is_last;
+                let ends = is_last && trailers.is_none();
+                self.is_sent = self.send.send_data(data.into(), ends).is_err() || is_last;
+            }
+            if let Some(trailers) = trailers {
+                let _ = self.send.send_trailers(trailers);
             }
         }
         let failed = |error: h2::Error| Some(Err(error.reason().unwrap_or(Reason::NO_ERROR)));
@@ -91,9 +105,19 @@ impl Exchange {
                     let _ = receive.flow_control().release_capacity(data.len());
                 }
                 Some(Err(error)) => self.end = failed(error),
-                None => self.end = Some(Ok(())),
+                None => {
+                    if let Poll::Ready(Ok(Some(trailers))) = receive.poll_trailers(context) {
+                        self.trailers = trailers;
+                    }
+                    self.end = Some(Ok(()));
+                }
             }
         }
+    }
+
+    /// Sends more of the body.
+    pub fn say(&mut self, bytes: &[u8]) {
+        self.body.extend(bytes);
     }
 
     /// A header of the response.

@@ -10,10 +10,11 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 pub mod client;
 pub mod disks;
@@ -57,6 +58,13 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// The same, or where `go install` puts it.
+pub fn find_go_program(name: &str) -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let of_go = home.map(|home| home.join("go/bin").join(name));
+    find_program(name).or(of_go.filter(|path| path.exists()))
+}
+
 /// Waits for something that must happen.
 ///
 /// # Panics
@@ -88,8 +96,7 @@ pub fn make_cold(path: &Path) {
 /// A local address that refuses connections. It stays so while this process lives: its socket is
 /// bound and never listens, so no other test gets the port.
 pub fn unused_address() -> SocketAddr {
-    let socket =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    let socket = tcp_socket();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     rustix::net::bind(&socket, &any).expect("a free port");
     let bound = rustix::net::getsockname(&socket).expect("the address of a socket");
@@ -97,13 +104,18 @@ pub fn unused_address() -> SocketAddr {
     bound.try_into().expect("an internet address")
 }
 
+/// Programs that tests start meanwhile must not inherit it.
+fn tcp_socket() -> OwnedFd {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).expect("a socket")
+}
+
 /// A client with the smallest receive buffer: what it does not read stays at the server. It waits
 /// for data as long as [`WAIT_MAX`].
 pub fn tiny_client(server: impl ToSocketAddrs) -> TcpStream {
     let mut addresses = server.to_socket_addrs().expect("an address");
     let server = addresses.next().expect("an address");
-    let socket =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    let socket = tcp_socket();
     sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("SO_RCVBUF");
     rustix::net::connect(&socket, &server).expect("a connection");
     let stream = TcpStream::from(socket);

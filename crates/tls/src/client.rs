@@ -57,9 +57,15 @@ pub struct Client {
     sealed_ms: u64,
     /// Whether the handshake has had records of the client.
     pub is_begun: bool,
+    /// Whether the client has sent anything.
+    pub has_spoken: bool,
+    /// The host that the client asks for, as far as it is known; until the handshake is done.
+    pub server_name: Option<Box<[u8]>>,
     /// What was opened before it was wanted.
     opened: Vec<u8>,
     is_cut: bool,
+    /// Whether the socket has room for all that the kernel has sealed.
+    pub(crate) is_settled: bool,
 }
 
 impl Default for Client {
@@ -81,8 +87,11 @@ impl Client {
             records: 0,
             sealed_ms: 0,
             is_begun: false,
+            has_spoken: false,
+            server_name: None,
             opened: Vec::new(),
             is_cut: false,
+            is_settled: true,
         }
     }
 
@@ -130,6 +139,11 @@ impl Client {
     /// returns it.
     pub fn keep_opened(&mut self, data: &[u8]) {
         self.opened.extend_from_slice(data);
+    }
+
+    /// Takes such data.
+    pub fn take_opened(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.opened)
     }
 
     /// Opens the records in `input` into `out`, as far as there is room, and keeps the rest.
@@ -267,9 +281,9 @@ impl Client {
         &self.unsent[self.unsent_from..]
     }
 
-    /// Whether there are such bytes.
+    /// Whether there are such bytes, here or in the kernel.
     pub fn has_unsent(&self) -> bool {
-        self.unsent_from < self.unsent.len()
+        self.unsent_from < self.unsent.len() || !self.is_settled
     }
 
     /// The socket has taken the first `count` of them.

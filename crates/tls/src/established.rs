@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use zeroize::Zeroize;
+
+use crate::summary::ClientCertificate;
+use crate::wire::secret;
+
 /// How records are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
@@ -26,6 +31,14 @@ pub struct Direction {
     pub secret: Vec<u8>,
 }
 
+impl Drop for Direction {
+    fn drop(&mut self) {
+        self.key.zeroize();
+        self.iv.zeroize();
+        self.secret.zeroize();
+    }
+}
+
 /// Keys are not for logs.
 impl fmt::Debug for Direction {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,6 +55,8 @@ pub struct Established {
     pub is_13: bool,
     /// How records are sealed.
     pub cipher: Cipher,
+    /// The number of the cipher suite.
+    pub suite: u16,
     /// For what the client sends.
     pub receive: Direction,
     /// For what the server sends.
@@ -57,7 +72,31 @@ pub struct Established {
     /// Whether the client has sent, right after that, that it sends nothing more.
     pub is_at_end: bool,
     /// The client's certificate, if it was asked for one and has shown a valid one.
-    pub client_certificate: Option<Vec<u8>>,
+    pub client_certificate: Option<ClientCertificate>,
+}
+
+impl Established {
+    /// A connection with these keys, of which nothing else is known.
+    pub fn with_keys(
+        is_13: bool,
+        cipher: Cipher,
+        receive: Direction,
+        send: Direction,
+    ) -> Established {
+        Established {
+            is_13,
+            cipher,
+            suite: 0,
+            receive,
+            send,
+            protocol: Vec::new(),
+            server_name: None,
+            is_resumed: false,
+            early: Vec::new(),
+            is_at_end: false,
+            client_certificate: None,
+        }
+    }
 }
 
 headway_os::encoding! {
@@ -69,12 +108,12 @@ headway_os::encoding! {
 }
 
 headway_os::encoding! {
-    struct Direction { key, iv, sequence, secret }
+    struct Direction { key: secret, iv, sequence, secret: secret }
 }
 
 headway_os::encoding! {
     struct Established {
-        is_13, cipher, receive, send, protocol, server_name, is_resumed, early, is_at_end,
+        is_13, cipher, suite, receive, send, protocol, server_name, is_resumed, early, is_at_end,
         client_certificate,
     }
 }

@@ -7,7 +7,11 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{SignatureScheme, SupportedCipherSuite};
 use webpki::EndEntityCert;
+use zeroize::Zeroize;
+
+use crate::certificate::Facts;
 
 /// The texts of a certificate file and of a key file, in PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,6 +24,12 @@ pub struct Identity {
 
 headway_os::encoding! {
     struct Identity { certificate, key }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
 }
 
 /// A private key is not for logs.
@@ -63,7 +73,7 @@ impl Identity {
         }
     }
 
-    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    pub(crate) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
         let error = |text: &str| IdentityError::Certificate(text.to_owned());
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate).collect();
         match chain {
@@ -73,7 +83,7 @@ impl Identity {
         }
     }
 
-    fn private_key(&self) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    pub(crate) fn private_key(&self) -> Result<PrivateKeyDer<'static>, IdentityError> {
         let error = |text: String| IdentityError::Key(text);
         // Both forms of an encrypted key have this word in the text.
         let has = |mark: &[u8]| self.key.windows(mark.len()).any(|part| part == mark);
@@ -85,7 +95,9 @@ impl Identity {
             ));
         }
         PrivateKeyDer::from_pem_slice(&self.key).map_err(|found| match found {
-            PemError::NoItemsFound => error("no private key in PEM form".to_owned()),
+            PemError::NoItemsFound => {
+                error("no private key in PEM form; tls-key names the file that has it".to_owned())
+            }
             found => error(pem_text(&found)),
         })
     }
@@ -119,6 +131,24 @@ pub struct Certified {
 }
 
 impl Certified {
+    /// What the certificate says about itself. `None` if it is not understood.
+    pub fn facts(&self) -> Option<Facts> {
+        Facts::of_der(self.certified.cert.first()?)
+    }
+
+    /// Whether the key can sign by one of these schemes.
+    pub(crate) fn can_sign(&self, schemes: &[SignatureScheme]) -> bool {
+        self.certified.key.choose_scheme(schemes).is_some()
+    }
+
+    /// One that is not chosen by a name.
+    pub(crate) fn unnamed(certified: CertifiedKey) -> Certified {
+        Certified {
+            names: Vec::new(),
+            certified: Arc::new(certified),
+        }
+    }
+
     /// Whether the certificate is for this host: by its name, or by a wildcard for its first label.
     fn is_for(&self, host: &str) -> bool {
         let rest = host.split_once('.').map(|(_, rest)| rest);
@@ -135,6 +165,12 @@ impl Certified {
 pub(crate) struct ByName(pub(crate) Vec<Certified>);
 
 impl ByName {
+    /// Whether a certificate is for this host.
+    pub(crate) fn has_one_for(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        self.0.iter().any(|one| one.is_for(&host))
+    }
+
     fn choose<'s>(&'s self, host: Option<&str>) -> Vec<&'s Certified> {
         let host = host.unwrap_or_default().to_ascii_lowercase();
         let is_exact = |one: &&Certified| one.names.contains(&host);
@@ -162,13 +198,18 @@ impl ResolvesServerCert for ByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let candidates = self.choose(hello.server_name());
         let schemes = hello.signature_schemes();
-        let can_verify = |one: &&&Certified| one.certified.key.choose_scheme(schemes).is_some();
+        let can_verify = |one: &&&Certified| one.can_sign(schemes);
         let chosen = candidates.iter().find(can_verify).or(candidates.first())?;
         Some(chosen.certified.clone())
     }
 }
 
-/// The provider of all cryptography.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+/// The provider of all cryptography, with these cipher suites only if there are any.
+pub(crate) fn provider(suites: &[u16]) -> Arc<CryptoProvider> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    if !suites.is_empty() {
+        let is_allowed = |suite: &SupportedCipherSuite| suites.contains(&suite.suite().into());
+        provider.cipher_suites.retain(is_allowed);
+    }
+    Arc::new(provider)
 }

@@ -7,6 +7,8 @@ use aws_lc_rs::aead::{
 use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::hkdf::{self, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 
+use zeroize::Zeroize;
+
 use crate::established::{Cipher, Direction};
 use crate::record::{HEADER_BYTES, content};
 
@@ -16,6 +18,8 @@ const TAG_BYTES: usize = 16;
 const EXPLICIT_BYTES: usize = 8;
 /// After this number of records AES-GCM needs a new key. It is below the limit of RFC 8446, 5.5.
 const RECORDS_MAX: u64 = 1 << 23;
+/// The most records that a key may encrypt: the limit of RFC 8446, 5.5, which is 2^24.5.
+const RECORDS_LIMIT: u64 = 23_726_566;
 /// The version that stands in records.
 const RECORD_VERSION: [u8; 2] = [3, 3];
 
@@ -27,6 +31,15 @@ pub(crate) struct Keys {
     iv: [u8; NONCE_LEN],
     sequence: u64,
     secret: Vec<u8>,
+    /// The kernel seals, so records are made unsealed.
+    is_offloaded: bool,
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.iv.zeroize();
+        self.secret.zeroize();
+    }
 }
 
 /// A length as the output of HKDF.
@@ -98,6 +111,7 @@ impl Keys {
             iv: direction.iv,
             sequence: direction.sequence,
             secret: direction.secret.clone(),
+            is_offloaded: false,
         })
     }
 
@@ -105,24 +119,42 @@ impl Keys {
     pub(crate) fn update(&mut self) -> Result<(), Unspecified> {
         let mut secret = vec![0; self.secret.len()];
         expand(self.cipher, &self.secret, "traffic upd", &mut secret)?;
-        *self = Keys::new(
-            true,
-            self.cipher,
-            &direction_of_secret(self.cipher, secret)?,
-        )?;
+        let next = direction_of_secret(self.cipher, secret)?;
+        let is_offloaded = self.is_offloaded;
+        *self = Keys::new(true, self.cipher, &next)?;
+        self.is_offloaded = is_offloaded;
         Ok(())
+    }
+
+    /// The kernel has these keys, and seals: from now on records are made unsealed.
+    pub(crate) fn stop_sealing(&mut self) {
+        self.is_offloaded = true;
+    }
+
+    /// The kernel has sealed at most this number of records.
+    pub(crate) fn count(&mut self, records: u64) {
+        self.sequence = self.sequence.saturating_add(records);
+    }
+
+    /// What these keys were made of, before they have sealed anything.
+    pub(crate) fn begun(&self) -> Result<(Cipher, Direction), Unspecified> {
+        let direction = direction_of_secret(self.cipher, self.secret.clone())?;
+        Ok((self.cipher, direction))
+    }
+
+    /// Whether the keys must not seal any more.
+    pub(crate) fn are_used_up(&self) -> bool {
+        self.sequence >= RECORDS_LIMIT && self.cipher != Cipher::Chacha20Poly1305
     }
 
     /// What another process needs to continue with these keys, which began as `before`.
     pub(crate) fn hand_over(&self, before: &Direction) -> Result<Direction, Unspecified> {
-        let keys = match self.secret == before.secret {
+        let mut keys = match self.secret == before.secret {
             true => before.clone(),
             false => direction_of_secret(self.cipher, self.secret.clone())?,
         };
-        Ok(Direction {
-            sequence: self.sequence,
-            ..keys
-        })
+        keys.sequence = self.sequence;
+        Ok(keys)
     }
 
     /// Whether the keys have sealed as many records as they may.
@@ -159,6 +191,12 @@ impl Keys {
     ) -> Result<(), Unspecified> {
         let (number, nonce) = self.next_nonce()?;
         let text_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if self.is_offloaded {
+            let [high, low] = (text_bytes as u16).to_be_bytes();
+            out.extend([kind, RECORD_VERSION[0], RECORD_VERSION[1], high, low]);
+            parts.iter().for_each(|part| out.extend_from_slice(part));
+            return Ok(());
+        }
         let explicit = self.explicit_bytes();
         let kind_bytes = usize::from(self.is_13);
         let length = (explicit + text_bytes + kind_bytes + TAG_BYTES) as u16;

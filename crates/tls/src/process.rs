@@ -14,20 +14,31 @@ use headway_os::codec::{Field, Version, decode};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::{Errno, IoSlice};
+use zeroize::Zeroizing;
 
+use crate::challenge::ChallengeMemory;
+use crate::failure::{Failure, Reason};
 use crate::handshake::{Acceptor, Handshake, Settings, Step};
 use crate::tickets::TicketSecret;
-use crate::wire::{Answer, MESSAGE_BYTES_MAX, Order, encode};
+use crate::wire::{Answer, MESSAGE_BYTES_MAX, Order, encode, wipe};
 
 /// Handshakes at a time: the worker has fewer.
 const HANDSHAKES_MAX: usize = 1 << 14;
+/// Handshakes at a time with messages of any length, which is at most 64 KiB. So together they keep at most
+/// 64 MiB of messages.
+const LONG_HANDSHAKES_MAX: usize = 1 << 10;
+/// What a client may send if there are more handshakes: far more than is usual. So these keep at most 256 MiB.
+const SHORT_BYTES_MAX: usize = 16 << 10;
+/// More than usual settings need.
+const SEALED_BYTES: usize = 1 << 20;
 
 /// A message in a memfd that no process can change.
 ///
 /// # Errors
 /// Those of memfd_create(2) and write(2).
 pub fn sealed<'b>(message: &impl Field<'b>) -> io::Result<OwnedFd> {
-    let mut bytes = Vec::new();
+    // A buffer that grew would leave copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(SEALED_BYTES));
     message.write(&mut bytes);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create(c"headway-keys", flags)?);
@@ -40,15 +51,16 @@ pub fn sealed<'b>(message: &impl Field<'b>) -> io::Result<OwnedFd> {
 }
 
 /// Gives a handshake process its keys through the worker's end of the socket, before the worker gets this
-/// end. So the worker never sees the keys. The descriptors are those of [`read_acceptor`].
+/// end. So the worker never sees the keys. The descriptors are those of [`read_acceptor`], and behind
+/// them that of a [`ChallengeMemory`] if challenges have to be answered.
 ///
 /// # Errors
 /// Those of sendmsg(2).
-pub fn start(workers_end: &OwnedFd, descriptors: &[OwnedFd; 2]) -> io::Result<()> {
+pub fn start(workers_end: &OwnedFd, descriptors: &[OwnedFd]) -> io::Result<()> {
     let mut message = Vec::new();
     encode(&Order::Start { version: Version }, &mut message);
     let parts = [IoSlice::new(&message)];
-    let descriptors = descriptors.each_ref().map(AsFd::as_fd);
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     match send_with_descriptors(workers_end, &parts, &descriptors, Wait::Never)? {
         Some(_) => Ok(()),
         None => Err(Errno::AGAIN.into()),
@@ -67,9 +79,9 @@ pub fn read_acceptor(settings: OwnedFd, tickets: OwnedFd) -> io::Result<Acceptor
 }
 
 /// Several processes share the descriptor's offset, so it is not used.
-fn contents(memory: OwnedFd) -> io::Result<Vec<u8>> {
+fn contents(memory: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     let file = File::from(memory);
-    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    let mut bytes = Zeroizing::new(vec![0; file.metadata()?.len() as usize]);
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
@@ -87,7 +99,8 @@ pub fn handshake_main(socket: OwnedFd) -> io::Result<()> {
         acceptor,
         handshakes: HashMap::new(),
         output: Vec::new(),
-        message: Vec::new(),
+        // Keys are in it, of which no copies may be left behind when it grows.
+        message: Vec::with_capacity(MESSAGE_BYTES_MAX),
     };
     while let Some((length, _)) = receive(&socket, &mut buffer, 0)? {
         match decode(&buffer[..length]).map_err(io::Error::other)? {
@@ -100,13 +113,18 @@ pub fn handshake_main(socket: OwnedFd) -> io::Result<()> {
 }
 
 fn receive_start(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<Acceptor>> {
-    let Some((length, mut descriptors)) = receive(socket, buffer, 2)? else {
+    let Some((length, descriptors)) = receive(socket, buffer, 3)? else {
         return Ok(None);
     };
     let order = decode(&buffer[..length]).map_err(io::Error::other)?;
-    match (order, descriptors.pop(), descriptors.pop()) {
-        (Order::Start { .. }, Some(tickets), Some(settings)) => {
-            read_acceptor(settings, tickets).map(Some)
+    let mut descriptors = descriptors.into_iter();
+    match (order, descriptors.next(), descriptors.next()) {
+        (Order::Start { .. }, Some(settings), Some(tickets)) => {
+            let mut acceptor = read_acceptor(settings, tickets)?;
+            if let Some(memory) = descriptors.next() {
+                acceptor.answer_challenges(ChallengeMemory::shared(memory));
+            }
+            Ok(Some(acceptor))
         }
         _ => Err(io::Error::other("the first message is not the start")),
     }
@@ -141,49 +159,83 @@ impl Process {
         let handshake = match self.handshakes.remove(&token) {
             Some(handshake) => Ok(handshake),
             None if self.handshakes.len() >= HANDSHAKES_MAX => {
-                Err("too many handshakes".to_owned())
+                Err(Failure::other("too many handshakes"))
             }
-            None => Handshake::new(&self.acceptor),
+            None => Handshake::for_records(&self.acceptor, records),
         };
-        let answer = match handshake {
-            Err(why) => Answer::Failed {
-                token,
-                why: why.into_bytes(),
-                output: &[],
-            },
-            Ok(mut handshake) => match handshake.feed(records, &mut self.output) {
-                Step::More => {
-                    self.handshakes.insert(token, handshake);
-                    let output = &self.output[..];
-                    Answer::More { token, output }
+        match handshake {
+            Err(failure) => self.answer_failed(token, failure, None),
+            Ok(handshake)
+                if self.handshakes.len() >= LONG_HANDSHAKES_MAX
+                    && handshake.fed_bytes() + records.len() > SHORT_BYTES_MAX =>
+            {
+                let failure = Failure::other("its messages are too long for a busy server");
+                self.answer_failed(token, failure, None);
+            }
+            Ok(mut handshake) => {
+                let step = handshake.feed(records, &mut self.output);
+                let server_name = handshake.server_name().map(<[u8]>::to_vec);
+                match step {
+                    Step::More => {
+                        self.handshakes.insert(token, handshake);
+                        let answer = Answer::More {
+                            token,
+                            server_name,
+                            output: &self.output,
+                        };
+                        encode(&answer, &mut self.message);
+                    }
+                    Step::Done(established) => {
+                        let answer = Answer::Done {
+                            token,
+                            established: *established,
+                            output: &self.output,
+                        };
+                        encode(&answer, &mut self.message);
+                    }
+                    Step::Failed(failure) => self.answer_failed(token, failure, server_name),
                 }
-                Step::Done(established) => Answer::Done {
-                    token,
-                    established: *established,
-                    output: &self.output,
-                },
-                Step::Failed(why) => Answer::Failed {
-                    token,
-                    why: why.into_bytes(),
-                    output: &self.output,
-                },
-            },
-        };
-        encode(&answer, &mut self.message);
+            }
+        }
         // A client's certificates are in its tickets, too, and may be long.
         if self.message.len() > MESSAGE_BYTES_MAX {
-            let answer = Answer::Failed {
-                token,
-                why: b"the client's certificates are too long".to_vec(),
-                output: &[],
+            self.output.clear();
+            let failure = Failure {
+                reason: Reason::ClientCertificateRefused,
+                detail: "its chain is too long".to_owned(),
             };
-            encode(&answer, &mut self.message);
+            self.answer_failed(token, failure, None);
         }
+        let sent = self.send(socket);
+        wipe(&mut self.message);
+        match sent {
+            // The buffer of the socket is smaller than usual.
+            Err(Errno::MSGSIZE) => {
+                self.output.clear();
+                let why = "the answer is too long for the socket; raise net.core.wmem_default";
+                self.answer_failed(token, Failure::other(why), None);
+                Ok(self.send(socket)?)
+            }
+            sent => Ok(sent?),
+        }
+    }
+
+    fn send(&self, socket: &OwnedFd) -> Result<(), Errno> {
         let parts = [IoSlice::new(&self.message)];
         match send_with_descriptors(socket, &parts, &[], Wait::Block) {
             // The worker has gone: so the next message is the end.
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
+    }
+    /// Encodes the answer for a handshake that has failed.
+    fn answer_failed(&mut self, token: u64, failure: Failure, server_name: Option<Vec<u8>>) {
+        let answer = Answer::Failed {
+            token,
+            failure,
+            server_name,
+            output: &self.output,
+        };
+        encode(&answer, &mut self.message);
     }
 }

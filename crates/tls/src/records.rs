@@ -5,6 +5,7 @@
 
 use crate::established::Established;
 use crate::keys::Keys;
+use crate::offload::Offload;
 use crate::record::{HEADER_BYTES, PLAINTEXT_BYTES_MAX, alert, content};
 
 /// Records without data that a client may send in a row: empty ones, key updates and warnings.
@@ -25,7 +26,9 @@ const RECORD_13_BYTES_MAX: usize = HEADER_BYTES + PLAINTEXT_BYTES_MAX + 256;
 pub struct Records {
     is_13: bool,
     receive: Keys,
-    send: Keys,
+    pub(crate) send: Keys,
+    /// The kernel seals what is sent.
+    pub(crate) offload: Option<Offload>,
     /// Records without data since the last one with data.
     empty_records: u32,
     /// The client wants new keys in return.
@@ -33,7 +36,7 @@ pub struct Records {
     /// The client wants to renegotiate, which is refused.
     owes_refusal: bool,
     /// An alert has ended the sending direction.
-    has_ended: bool,
+    pub(crate) has_ended: bool,
     /// The client has ended its direction before these records were made.
     is_at_end: bool,
 }
@@ -66,6 +69,7 @@ impl Records {
             is_13: established.is_13,
             receive: keys(&established.receive)?,
             send: keys(&established.send)?,
+            offload: None,
             empty_records: 0,
             owes_update: false,
             owes_refusal: false,
@@ -175,7 +179,12 @@ impl Records {
         Ok(())
     }
 
-    fn update_own_keys(&mut self, out: &mut Vec<u8>) -> Result<(), Violation> {
+    pub(crate) fn update_own_keys(&mut self, out: &mut Vec<u8>) -> Result<(), Violation> {
+        if let Some(offload) = &mut self.offload
+            && !offload.begin_update()
+        {
+            return Ok(());
+        }
         self.seal_record(
             content::HANDSHAKE,
             &[&KEY_UPDATE, &[UPDATE_NOT_REQUESTED]],
@@ -242,18 +251,8 @@ mod tests {
             secret: Vec::new(),
         };
         for (reason, level) in [(alert::CLOSE_NOTIFY, 1), (alert::BAD_RECORD_MAC, 2)] {
-            let established = Established {
-                is_13: false,
-                cipher: Cipher::Aes128Gcm,
-                receive: direction.clone(),
-                send: direction.clone(),
-                protocol: Vec::new(),
-                server_name: None,
-                is_resumed: false,
-                early: Vec::new(),
-                is_at_end: false,
-                client_certificate: None,
-            };
+            let [receive, send] = [(); 2].map(|()| direction.clone());
+            let established = Established::with_keys(false, Cipher::Aes128Gcm, receive, send);
             let mut records = Records::new(&established).unwrap();
             let (mut sealed, mut text) = (Vec::new(), [0; 2]);
             records.seal_alert(reason, &mut sealed);

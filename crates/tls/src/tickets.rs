@@ -13,6 +13,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use rustls::server::ProducesTickets;
+use zeroize::{Zeroize, Zeroizing};
 
 /// How long tickets are sealed with one key. They are accepted for twice that.
 const PERIOD_SECONDS: u64 = 6 * 60 * 60;
@@ -29,6 +30,12 @@ pub struct TicketSecret {
 
 headway_os::encoding! {
     struct TicketSecret { period, secret }
+}
+
+impl Drop for TicketSecret {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
 }
 
 /// A secret is not for logs.
@@ -77,7 +84,8 @@ impl TicketSecret {
 
 fn derive(purpose: &[u8], secret: &[u8; SECRET_BYTES]) -> [u8; SECRET_BYTES] {
     let mut derived = [0; SECRET_BYTES];
-    derived.copy_from_slice(digest(&SHA256, &[purpose, secret].concat()).as_ref());
+    let joined = Zeroizing::new([purpose, secret].concat());
+    derived.copy_from_slice(digest(&SHA256, &joined).as_ref());
     derived
 }
 

@@ -5,8 +5,10 @@
 //! So the worker never sees a key.
 
 use headway_os::codec::{Field, Malformed, Version};
+use zeroize::Zeroize;
 
 use crate::established::Established;
+use crate::failure::Failure;
 
 /// The version of these messages.
 pub type WireVersion = Version<1>;
@@ -47,6 +49,8 @@ pub enum Answer<'b> {
     More {
         /// The connection.
         token: u64,
+        /// The host that the client asks for, as far as it is known.
+        server_name: Option<Vec<u8>>,
         /// What has to be sent to the client.
         output: &'b [u8],
     },
@@ -64,7 +68,9 @@ pub enum Answer<'b> {
         /// The connection.
         token: u64,
         /// Why.
-        why: Vec<u8>,
+        failure: Failure,
+        /// The host that the client has asked for, as far as it is known.
+        server_name: Option<Vec<u8>>,
         /// An alert for the client.
         output: &'b [u8],
     },
@@ -80,9 +86,9 @@ headway_os::encoding! {
 
 headway_os::encoding! {
     enum<'b> Answer {
-        1 => More { token, output: rest },
+        1 => More { token, server_name, output: rest },
         2 => Done { token, established, output: rest },
-        3 => Failed { token, why, output: rest },
+        3 => Failed { token, failure, server_name, output: rest },
     }
 }
 
@@ -97,6 +103,45 @@ mod rest {
     pub(super) fn read<'b>(bytes: &mut &'b [u8]) -> Result<&'b [u8], Malformed> {
         Ok(std::mem::take(bytes))
     }
+}
+
+/// An owned text.
+pub(crate) mod text {
+    use std::borrow::Cow;
+
+    use super::{Field, Malformed};
+
+    pub(crate) fn write(value: &str, bytes: &mut Vec<u8>) {
+        Cow::Borrowed(value).write(bytes);
+    }
+
+    pub(crate) fn read(bytes: &mut &[u8]) -> Result<String, Malformed> {
+        Cow::read(bytes).map(Cow::into_owned)
+    }
+}
+
+/// Bytes of which no copy may stay in memory that was freed, as if they were a list.
+pub(crate) mod secret {
+    use super::{Field, Malformed};
+
+    pub(crate) fn write(value: &[u8], bytes: &mut Vec<u8>) {
+        (value.len() as u32).write(bytes);
+        bytes.extend(value);
+    }
+
+    pub(crate) fn read(bytes: &mut &[u8]) -> Result<Vec<u8>, Malformed> {
+        let length = u32::read(bytes)? as usize;
+        let (value, rest) = bytes
+            .split_at_checked(length)
+            .ok_or(Malformed { what: "too short" })?;
+        *bytes = rest;
+        Ok(value.to_vec())
+    }
+}
+
+/// Overwrites a message that had secrets in it.
+pub fn wipe(message: &mut [u8]) {
+    message.zeroize();
 }
 
 /// Encodes a message.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use headway_tls::{Acceptor, Identity};
+use headway_tls::{Acceptor, Facts, Identity, Reason};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, ExtendedKeyUsagePurpose,
-    IsCa, KeyPair,
+    BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error, SupportedProtocolVersion};
+use rustls::{AlertDescription, ClientConfig, Error, SupportedProtocolVersion};
 
 use crate::support::*;
 
@@ -28,7 +28,14 @@ impl Authority {
     /// A client with a certificate of this authority.
     fn client(&self) -> Identity {
         let key = key_pair(Kind::P256);
-        let params = CertificateParams::new(vec!["client.example".to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec!["client.example".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, value) in [
+            (DnType::OrganizationName, "Clients"),
+            (DnType::CommonName, "a client, or so"),
+        ] {
+            params.distinguished_name.push(kind, value);
+        }
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Identity {
             certificate: certificate.pem().into_bytes(),
@@ -110,8 +117,11 @@ fn known_client_is_let_in_and_its_certificate_reported() {
             for is_resumed in [false, true] {
                 let mut pair = shake(&acceptor, connect(&config, "a.example"));
                 assert_eq!(pair.established.is_resumed, is_resumed);
-                let expected = certificate_of(&own).to_vec();
-                assert_eq!(pair.established.client_certificate, Some(expected));
+                let expected = Facts::of_der(&certificate_of(&own)).unwrap();
+                let found = pair.established.client_certificate.clone().unwrap();
+                assert_eq!(found.subject, "CN=a client\\, or so,O=Clients");
+                assert_eq!(found.issuer, expected.issuer);
+                assert_eq!(found.serial, expected.serial);
                 assert_data_passes(&mut pair);
             }
         }
@@ -135,6 +145,7 @@ fn client_without_a_certificate_is_let_in_only_if_it_may_be_unknown() {
             "{}",
             failure.why
         );
+        assert_eq!(failure.reason, Reason::ClientCertificateMissing);
     }
 }
 
@@ -153,13 +164,30 @@ fn client_of_another_authority_is_not_let_in() {
                 matches!(failure.client, Some(Error::AlertReceived(_))),
                 "{failure:?}"
             );
-            let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer).to_string();
-            assert!(
-                failure.why.contains(&unknown) || failure.why.contains("Signature"),
-                "{}",
-                failure.why
-            );
+            assert_eq!(failure.reason, Reason::ClientCertificateRefused);
         }
+    }
+}
+
+#[test]
+fn client_whose_certificate_has_expired_is_not_let_in() {
+    let server = Server::new();
+    let key = key_pair(Kind::P256);
+    let mut params = CertificateParams::new(vec!["client.example".to_owned()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let certificate = params.signed_by(&key, &server.authority.0).unwrap();
+    let own = Identity {
+        certificate: certificate.pem().into_bytes(),
+        key: key.serialize_pem().into_bytes(),
+    };
+    for version in VERSIONS {
+        let config = server.client(version, Some(&own));
+        let failure = try_shake(&server.acceptor(true), connect(&config, "a.example"));
+        assert_eq!(
+            failure.err().unwrap().reason,
+            Reason::ClientCertificateExpired
+        );
     }
 }
 

@@ -97,11 +97,17 @@ fn files_without_a_part_in_pem_form_say_so() {
         &[0xff, 0, 0x80, 10],
         &[0x30, 0x82, 1, 1],
     ] {
-        assert_eq!(key_text(file), "no private key in PEM form");
+        assert_eq!(
+            key_text(file),
+            "no private key in PEM form; tls-key names the file that has it"
+        );
         assert_eq!(certificate_text(file), "no certificate in PEM form");
     }
     // The wrong file.
-    assert_eq!(key_text(EC), "no private key in PEM form");
+    assert_eq!(
+        key_text(EC),
+        "no private key in PEM form; tls-key names the file that has it"
+    );
     assert_eq!(certificate_text(EC_PKCS8), "no certificate in PEM form");
 }
 
@@ -147,7 +153,7 @@ fn acceptor_says_why_it_cannot_be_made() {
     let text = |settings| Acceptor::new(settings, None).err().unwrap();
     let mut with_client_ca = settings(&[of(EC, EC_SEC1)]);
     with_client_ca.client_authorities = b"no certificate".to_vec();
-    assert!(text(with_client_ca).starts_with("client-ca: "));
+    assert!(text(with_client_ca).starts_with("tls-client-ca: "));
     assert!(text(settings(&[of(EC, b"")])).starts_with("key: "));
     assert!(text(settings(&[of(EC, EC_SEC1), of(EC, RSA_PKCS1)])).contains("does not belong"));
 }

@@ -109,18 +109,7 @@ fn worn(is_13: bool, cipher: Cipher) -> Established {
         sequence,
         secret: vec![byte; if cipher == Cipher::Aes256Gcm { 48 } else { 32 }],
     };
-    Established {
-        is_13,
-        cipher,
-        receive: direction(1, 0),
-        send: direction(2, (1 << 23) - 2),
-        protocol: Vec::new(),
-        server_name: None,
-        is_resumed: false,
-        early: Vec::new(),
-        is_at_end: false,
-        client_certificate: None,
-    }
+    Established::with_keys(is_13, cipher, direction(1, 0), direction(2, (1 << 23) - 2))
 }
 
 /// Opens what the server has sealed, and counts the messages of the protocol.

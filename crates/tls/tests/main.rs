@@ -1,5 +1,6 @@
 //! Handshakes and records against the client of rustls. Bytes are exchanged in memory.
 
+mod challenges;
 mod client_certificates;
 mod data;
 mod early;

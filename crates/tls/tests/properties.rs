@@ -17,18 +17,7 @@ fn established(is_13: bool, cipher: Cipher) -> Established {
         sequence: 1,
         secret: vec![byte; if cipher == Cipher::Aes256Gcm { 48 } else { 32 }],
     };
-    Established {
-        is_13,
-        cipher,
-        receive: direction(1),
-        send: direction(2),
-        protocol: Vec::new(),
-        server_name: None,
-        is_resumed: false,
-        early: Vec::new(),
-        is_at_end: false,
-        client_certificate: None,
-    }
+    Established::with_keys(is_13, cipher, direction(1), direction(2))
 }
 
 fn any_established() -> impl Strategy<Value = Established> {

@@ -11,8 +11,9 @@ use headway_os::fd_passing::{
 };
 use headway_tls::process::{handshake_main, sealed, start};
 use headway_tls::wire::{Answer, MESSAGE_BYTES_MAX, Order, encode};
-use headway_tls::{Established, Settings, TicketSecret};
+use headway_tls::{Established, Reason, Settings, TicketSecret};
 use rustix::io::IoSlice;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{RecvFlags, recv};
 use rustls::ClientConnection;
 
@@ -20,14 +21,22 @@ use crate::client_certificates::{client_with, self_certified};
 use crate::support::*;
 
 /// A worker's end, and the process as a thread.
-struct Worker {
-    socket: OwnedFd,
+pub struct Worker {
+    pub socket: OwnedFd,
     process: JoinHandle<io::Result<()>>,
     buffer: Vec<u8>,
 }
 
-fn worker() -> Worker {
+pub fn worker() -> Worker {
+    worker_with(None)
+}
+
+/// With this send buffer of the process, which the kernel doubles.
+fn worker_with(buffer: Option<usize>) -> Worker {
     let (socket, theirs) = socket_pair().unwrap();
+    if let Some(bytes) = buffer {
+        set_socket_send_buffer_size(&theirs, bytes).unwrap();
+    }
     Worker {
         socket,
         process: std::thread::spawn(|| handshake_main(theirs)),
@@ -36,7 +45,15 @@ fn worker() -> Worker {
 }
 
 fn started(settings: &Settings, tickets: &Option<TicketSecret>) -> Worker {
-    let worker = worker();
+    started_with(settings, tickets, None)
+}
+
+fn started_with(
+    settings: &Settings,
+    tickets: &Option<TicketSecret>,
+    buffer: Option<usize>,
+) -> Worker {
+    let worker = worker_with(buffer);
     let descriptors = [sealed(settings).unwrap(), sealed(tickets).unwrap()];
     start(&worker.socket, &descriptors).unwrap();
     worker
@@ -59,21 +76,23 @@ impl Worker {
         decode(&self.buffer[..received.length]).unwrap()
     }
 
-    fn feed(&mut self, token: u64, records: &[u8]) -> Answer<'_> {
+    pub fn feed(&mut self, token: u64, records: &[u8]) -> Answer<'_> {
         self.send(&Order::Feed { token, records });
         self.receive()
     }
 
     /// The process's end, after the worker's.
-    fn ended(self) -> io::Result<()> {
+    pub fn ended(self) -> io::Result<()> {
         drop(self.socket);
         self.process.join().unwrap()
     }
 
     /// The client's first records are answered.
-    fn begin(&mut self, token: u64, client: &mut ClientConnection) {
+    pub fn begin(&mut self, token: u64, client: &mut ClientConnection) {
         match self.feed(token, &client_output(client)) {
-            Answer::More { token: of, output } => {
+            Answer::More {
+                token: of, output, ..
+            } => {
                 assert_eq!(of, token);
                 client_input(client, output).unwrap();
             }
@@ -81,7 +100,7 @@ impl Worker {
         }
     }
 
-    fn finish(&mut self, token: u64, client: &mut ClientConnection) -> Established {
+    pub fn finish(&mut self, token: u64, client: &mut ClientConnection) -> Established {
         match self.feed(token, &client_output(client)) {
             Answer::Done {
                 token: of,
@@ -117,24 +136,35 @@ fn handshakes_of_several_clients_are_done_by_messages() {
 
 /// Tickets have the client's certificates in them, so an answer may become longer than any message.
 #[test]
-fn client_with_a_very_long_certificate_fails_alone() {
+fn client_with_a_very_long_certificate_fails_alone_if_the_socket_does_not_take_the_answer() {
     let server = identity(&["a.example"], Kind::P256);
-    for (length, is_let_in) in [(30_000, true), (62_000, false), (1, true)] {
+    for (length, buffer, is_let_in) in [
+        (30_000, None, true),
+        (50_000, Some(40_000), false),
+        (1, Some(40_000), true),
+    ] {
         let own = self_certified(length);
         let mut settings = settings(std::slice::from_ref(&server));
         settings.client_authorities = own.certificate.clone();
-        let mut worker = started(&settings, &secret());
+        let mut worker = started_with(&settings, &secret(), buffer);
         let mut client = connect(&client_with(V13, &server, Some(&own)), "a.example");
         worker.begin(1, &mut client);
         if is_let_in {
             let established = worker.finish(1, &mut client);
             assert_data_passes(&mut pair(client, established));
         } else {
-            let Answer::Failed { why, .. } = worker.feed(1, &client_output(&mut client)) else {
+            let Answer::Failed { failure, .. } = worker.feed(1, &client_output(&mut client)) else {
                 panic!("it is let in");
             };
-            assert!(why.ends_with(b"too long"));
+            assert_eq!(failure.reason, Reason::Other);
+            assert!(failure.detail.contains("wmem_default"), "{failure}");
         }
+        // Others go on.
+        let mut next = connect(
+            &client_with(V13, &server, Some(&self_certified(1))),
+            "a.example",
+        );
+        worker.begin(2, &mut next);
         worker.ended().unwrap();
     }
 }
@@ -169,9 +199,14 @@ fn client_that_has_gone_is_forgotten_and_its_token_is_free() {
     assert_data_passes(&mut pair(next, established));
     // The old client's records are no hello.
     match worker.feed(5, &client_output(&mut gone)) {
-        Answer::Failed { token, why, output } => {
-            assert_eq!(token, 5);
-            assert!(!why.is_empty() && !output.is_empty());
+        Answer::Failed {
+            token,
+            failure,
+            output,
+            ..
+        } => {
+            assert_eq!((token, failure.reason), (5, Reason::BadMessage));
+            assert!(!output.is_empty());
         }
         _ => panic!("another answer"),
     }
@@ -245,5 +280,36 @@ fn process_ends_when_the_workers_end_is_closed() {
         worker.send(&Order::Feed { token, records });
     }
     recv(&worker.socket, &mut [0; 1], RecvFlags::PEEK).unwrap();
+    worker.ended().unwrap();
+}
+
+#[test]
+fn long_messages_fail_while_there_are_many_handshakes() {
+    let identity = identity(&["a.example"], Kind::P256);
+    let mut worker = started(&settings(std::slice::from_ref(&identity)), &None);
+    // The beginning of a hello of this many bytes.
+    let part = |bytes: usize| {
+        let length = (bytes as u16).to_be_bytes();
+        let mut record = vec![22, 3, 1, length[0], length[1], 1, 0, 0xf0, 0];
+        record.resize(5 + bytes, 0);
+        record
+    };
+    let mut feed = |token, records: &[u8]| match worker.feed(token, records) {
+        Answer::More { .. } => None,
+        Answer::Failed { failure, .. } => Some(failure),
+        Answer::Done { .. } => panic!("it is done"),
+    };
+    for token in 0..1_024 {
+        assert_eq!(feed(token, &part(9_000)), None);
+    }
+    let failure = feed(0, &part(9_000)[..]);
+    assert_eq!(failure, None, "it is one of those that may be long");
+    assert_eq!(feed(2_000, &part(9_000)), None);
+    let failure = feed(2_000, &part(9_000)).unwrap();
+    assert_eq!(failure.reason, Reason::Other);
+    let config = Arc::new(config(V13, std::slice::from_ref(&identity)));
+    let mut client = connect(&config, "a.example");
+    worker.begin(3_000, &mut client);
+    worker.finish(3_000, &mut client);
     worker.ended().unwrap();
 }

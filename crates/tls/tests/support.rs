@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::{Arc, OnceLock};
 
 use headway_tls::{
-    Acceptor, Client, Established, Handshake, Identity, Received, Records, Settings, Splitter,
-    Stage, Step, TicketSecret,
+    Acceptor, Client, Established, Handshake, Identity, Reason, Received, Records, Settings,
+    Splitter, Stage, Step, TicketSecret,
 };
 use rcgen::{
     CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
@@ -67,6 +67,7 @@ pub fn settings(identities: &[Identity]) -> Settings {
     Settings {
         identities: identities.to_vec(),
         only_13: false,
+        suites: Vec::new(),
         protocols: vec![b"http/1.1".to_vec()],
         client_authorities: Vec::new(),
         client_may_be_unknown: false,
@@ -166,9 +167,18 @@ pub struct Pair {
 /// What became of a handshake which failed.
 #[derive(Debug)]
 pub struct Failure {
+    pub reason: Reason,
     pub why: String,
     /// What the client makes of the server's last bytes.
     pub client: Option<rustls::Error>,
+}
+
+fn failed(failure: &headway_tls::Failure, client: Option<rustls::Error>) -> Failure {
+    Failure {
+        reason: failure.reason,
+        why: failure.to_string(),
+        client,
+    }
 }
 
 /// Does a handshake. Either side may end it.
@@ -185,17 +195,11 @@ pub fn try_shake(acceptor: &Acceptor, mut client: ClientConnection) -> Result<Pa
             // The client's alert goes to the server.
             (Step::More, Err(error)) => {
                 match handshake.feed(&client_output(&mut client), &mut output) {
-                    Step::Failed(why) => {
-                        let client = Some(error);
-                        return Err(Failure { why, client });
-                    }
+                    Step::Failed(failure) => return Err(failed(&failure, Some(error))),
                     step => panic!("{step:?} after the client has failed: {error}"),
                 }
             }
-            (Step::Failed(why), received) => {
-                let client = received.err();
-                return Err(Failure { why, client });
-            }
+            (Step::Failed(failure), received) => return Err(failed(&failure, received.err())),
             (Step::Done(established), received) => {
                 received.unwrap();
                 return Ok(pair(client, *established));

@@ -7,9 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use common::{headway, headway_lab};
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
+use headway_latency::{Outcome, Row};
+use headway_load::engine::{self, Address, Observer, Plan, Protocol, Target, Work};
+use headway_load::tls::{TlsOptions, Verification};
 use headway_test_support::{is_running, skip};
 
 fn folder() -> tempfile::TempDir {
@@ -80,6 +84,102 @@ fn preset_serves_with_a_status_page_when_the_lab_starts_it() {
         .flatten()
         .collect();
     assert_eq!(left.len(), 1, "only the root is left: {left:?}");
+}
+
+/// Requests the file five times through TLS, with the server's certificate for an authority.
+fn load_through_tls(server: &Server, protocol: Protocol) -> Vec<Row> {
+    let address = server.tls_address().expect("a second port");
+    let options = TlsOptions {
+        verification: Verification::File(server.certificate().expect("a certificate")),
+        http2: protocol != Protocol::Http1,
+        ..TlsOptions::default()
+    };
+    let mut target = Target::new(Address::Inet(address), address.to_string());
+    target.tls = Some(options.client(&address.ip().to_string()).expect("options"));
+    let mut work = Work::paths(["/file.bin"]);
+    work.documents[0].checksum = Some(headway_load::checksum::of(&content()));
+    let mut plan = Plan::closed(target, work, 1);
+    plan.protocol = protocol;
+    plan.verify = true;
+    plan.requests_per_connection = Some(2);
+    plan.stop.requests = Some(5);
+    plan.timeout = Some(Duration::from_secs(20));
+    let mut rows = Rows::default();
+    let measured = engine::run(&plan, &mut rows).expect("a run");
+    assert_eq!(measured.failure, None, "{}", server.kind());
+    assert_eq!(measured.handshakes.done, 3, "{}", server.kind());
+    rows.0
+}
+
+#[derive(Default)]
+struct Rows(Vec<Row>);
+
+impl Observer for Rows {
+    fn rows(&mut self, batch: &mut Vec<Row>) {
+        self.0.append(batch);
+    }
+}
+
+/// Needs: the programs nginx, apache2, lighttpd and h2o: scripts/setup
+#[test]
+fn every_server_answers_through_tls_when_it_has_a_port_for_it() {
+    let test = "every_server_answers_through_tls_when_it_has_a_port_for_it";
+    let folder = folder();
+    let root = root(folder.path());
+    for kind in [
+        Kind::Headway,
+        Kind::Flash,
+        Kind::ApachePrefork,
+        Kind::ApacheWorker,
+        Kind::ApacheEvent,
+        Kind::Nginx,
+        Kind::NginxThreads,
+        Kind::Lighttpd,
+        Kind::H2o,
+    ] {
+        if let Err(reason) = available(kind) {
+            skip(test, &reason.to_string());
+            continue;
+        }
+        let mut spec = spec(kind, &root);
+        let other = TcpListener::bind((spec.address.ip(), 0)).expect("a port");
+        spec.tls_port = Some(other.local_addr().expect("its address").port());
+        drop(other);
+        let http2 = Protocol::Http2 { streams: 1 };
+        let protocols = match kind {
+            Kind::ApachePrefork => vec![Protocol::Http1],
+            _ => vec![Protocol::Http1, http2],
+        };
+        spec.http2 = protocols.contains(&http2);
+        let server = Server::start(&spec, plainly, folder.path()).expect("a server");
+        assert!(server.get("/file.bin").expect("an answer").body == content());
+        for protocol in protocols {
+            let rows = load_through_tls(&server, protocol);
+            assert!(
+                rows.iter().all(|row| row.error == Outcome::Ok),
+                "{kind}, {protocol:?}: {rows:?}"
+            );
+        }
+        server.stop().expect("its end");
+    }
+    if available(Kind::ApachePrefork).is_ok() {
+        let mut spec = spec(Kind::ApachePrefork, &root);
+        (spec.tls_port, spec.http2) = (Some(1), true);
+        let refused = Server::start(&spec, plainly, folder.path());
+        assert!(
+            matches!(refused, Err(ServerError::NoHttp2 { .. })),
+            "{refused:?}"
+        );
+    }
+    let mut spec = spec(Kind::Civetweb, &root);
+    spec.tls_port = Some(1);
+    if available(Kind::Civetweb).is_ok() {
+        let refused = Server::start(&spec, plainly, folder.path());
+        assert!(
+            matches!(refused, Err(ServerError::NoTls { .. })),
+            "{refused:?}"
+        );
+    }
 }
 
 /// Puts our module for Apache beside this program, where the lab looks for it.

@@ -21,6 +21,7 @@
 //! not started here.
 
 mod available;
+mod certificate;
 mod configuration;
 mod error;
 mod kind;

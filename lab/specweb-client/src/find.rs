@@ -364,7 +364,7 @@ impl Finding<'_> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let address = match &url.endpoint {
             Endpoint::Unix(path) => Address::Unix(path.clone()),
-            Endpoint::Inet { host, port } => {
+            Endpoint::Inet { host, port, .. } => {
                 let resolved = headway_load::client::resolve(host, *port);
                 Address::Inet(resolved.map_err(SessionError::from)?)
             }

@@ -206,6 +206,7 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
         ("complete responses", &analysis.complete),
         ("service", &analysis.service),
         ("first byte", &analysis.first_byte),
+        ("TLS handshake", &analysis.handshake),
     ];
     // Without errors, complete responses are all responses.
     let wanted = more
@@ -458,6 +459,7 @@ fn differing_settings(first: &RunDescription, second: &RunDescription) -> Vec<&'
         (
             "the number of connections",
             a.connections != b.connections
+                || a.streams != b.streams
                 || a.requests_per_connection != b.requests_per_connection,
         ),
         ("the timeout", a.timeout_ms != b.timeout_ms),

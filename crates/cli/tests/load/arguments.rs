@@ -32,7 +32,7 @@ fn number_is_a_usage_error_when_it_is_zero_or_malformed() {
 
 #[test]
 fn url_is_a_usage_error_when_malformed() {
-    refused(&["https://127.0.0.1/"], "TLS");
+    refused(&["ftp://127.0.0.1/"], "https://");
     refused(&["http://:80/"], "no host");
     refused(&["http://127.0.0.1:99999/"], "not a port");
     refused(&["unix:"], "path of a socket");
@@ -63,7 +63,7 @@ fn contradicting_options_are_a_usage_error() {
 #[test]
 fn options_of_other_tools_get_a_hint() {
     refused(&[URL, "-t", "8"], "--cpu");
-    refused(&[URL, "-X", "POST"], "GET and HEAD");
+    refused(&[URL, "-X", "CONNECT"], "GET, HEAD, POST");
     refused(&[URL, "-H", "Accept"], "'Accept: text/html'");
     refused(
         &[URL, "-H", "Connection: close"],

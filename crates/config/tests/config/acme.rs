@@ -1,5 +1,6 @@
 //! Automatic certificates: their settings take effect, and what is wrong with them is reported.
 
+use headway_config::AcmeChallenge;
 use std::os::unix::fs::PermissionsExt;
 
 use super::mistakes::Mistake;
@@ -224,4 +225,21 @@ fn state_directory_must_be_one_that_can_be_written() {
         let found = messages(&at(&format!("{here}{name}")), &HERE);
         assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
     }
+}
+
+#[test]
+fn challenge_by_tls_needs_no_plain_listener_but_the_handshake_process() {
+    let text = |more: &str| {
+        format!(
+            "tls-listen = 443\nstate-directory = \"state\"\nacme-hosts = \"a.example\"\n\
+             acme-challenge = \"tls-alpn-01\"\n{more}"
+        )
+    };
+    let challenge = |text: &str| good(text).acme.unwrap().challenge;
+    assert_eq!(challenge(&text("")), AcmeChallenge::TlsAlpn01);
+    let default = format!("{ACME}acme-hosts = \"a.example\"");
+    assert_eq!(challenge(&default), AcmeChallenge::Http01);
+    let found = messages(&text("tls-handshakes = \"inline\""), &HERE);
+    let wanted = "acme-challenge: the handshake process answers them";
+    assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
 }

@@ -2,8 +2,8 @@
 
 use headway_config::keys::{Topic, reference};
 use headway_config::{
-    Checked, Config, ConfigError, ConfigFile, Environment, Handshakes, KnownExtensions, Settings,
-    TlsIdentity,
+    Checked, CipherSuite, Config, ConfigError, ConfigFile, Environment, Handshakes,
+    KnownExtensions, Offload, Settings, TlsIdentity,
 };
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -66,6 +66,7 @@ fn tls_has_defaults_when_it_has_a_listener_and_a_certificate() {
         (false, Handshakes::Process, 10_000)
     );
     assert!(tls.session_tickets && tls.client_authorities.is_none());
+    assert_eq!(tls.offload, Offload::Off);
     assert!(!tls.redirects && tls.hsts_seconds.is_none() && !tls.client_may_be_unknown);
     assert!(good("root = \"site\"").tls.is_none());
 }
@@ -86,7 +87,7 @@ fn default_of_tls_in_the_reference_is_the_effective_setting() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 7);
+    assert_eq!(compared, 10);
 }
 
 #[test]
@@ -110,17 +111,20 @@ fn plain_default_address_is_not_bound_when_only_tls_listens() {
 fn tls_settings_take_effect_when_they_are_set() {
     let config = good(&format!(
         "{TLS}\nlisten = 8080\ntls-minimum = \"1.3\"\ntls-handshakes = \"inline\"\ntls-handshake-timeout = \"5s\"\n\
+         tls-offload = \"kernel\"\n\
          tls-tickets = false\ntls-client-ca = \"ca.pem\"\ntls-client-certificate = \"optional\"\n\
-         tls-redirect = true\nhsts = \"365d\""
+         tls-suites = \"TLS_CHACHA20_POLY1305_SHA256\"\ntls-redirect = true\nhsts = \"365d\""
     ));
     let tls = config.tls.unwrap();
     assert_eq!(
         (tls.only_13, tls.handshakes, tls.handshake_timeout_ms),
         (true, Handshakes::Inline, 5_000)
     );
+    assert_eq!(tls.offload, Offload::Kernel);
     assert!(!tls.session_tickets && tls.client_may_be_unknown && tls.redirects);
     assert!(tls.client_authorities.unwrap().ends_with("ca.pem"));
     assert_eq!(tls.hsts_seconds, Some(31_536_000));
+    assert_eq!(tls.suites, [CipherSuite::Chacha20]);
     let required = good(&format!("{TLS}\ntls-client-ca = \"ca.pem\"\nhsts = 0"));
     let tls = required.tls.unwrap();
     assert!(!tls.client_may_be_unknown);
@@ -176,9 +180,12 @@ fn effective_tls_settings_are_the_same_when_read_back() {
         format!(
             "{TLS}\nlisten = [\":0\", \":0\"]\ntls-redirect = true\nhsts = 60\ntls-minimum = \"1.3\"\n\
              tls-client-ca = \"ca.pem\"\ntls-client-certificate = \"optional\"\ntls-tickets = false\n\
-             tls-handshakes = \"inline\"\ntls-handshake-timeout = \"1500ms\"\n{hosts}"
+             tls-handshakes = \"inline\"\ntls-handshake-timeout = \"1500ms\"\ntls-offload = \"kernel\"\n{hosts}"
         ),
         format!("{TLS}\ntls-client-ca = \"ca.pem\""),
+        format!(
+            "{TLS}\ntls-suites = [\"TLS_AES_256_GCM_SHA384\", \"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\"]"
+        ),
     ] {
         let config = good_in(directory.path(), &text);
         let printed = config.to_toml();
@@ -232,7 +239,35 @@ const MISTAKES_BESIDE_TLS: &[Mistake] = &[
         4,
         &["tls-minimum: `1.1` is not", "1.2, 1.3"],
     ),
+    (
+        "tls-suites = [\"TLS_AES_128_GCM_SHA256\", \"RC4\"]",
+        4,
+        &[
+            "tls-suites: `RC4` is not a cipher suite; write one of ",
+            ", TLS_CHACHA20_POLY1305_SHA256, ",
+        ],
+    ),
+    (
+        "tls-suites = \"TLS_AES_128_GCM_SHA256\"",
+        4,
+        &["no suite of TLS 1.2", "tls-minimum = \"1.3\""],
+    ),
+    (
+        "tls-suites = \"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\"",
+        4,
+        &["no suite of TLS 1.3", "TLS_AES_128_GCM_SHA256"],
+    ),
+    (
+        "tls-suites = []\ntls-minimum = \"1.3\"",
+        4,
+        &["no suite of TLS 1.3"],
+    ),
     ("tls-minimum = 1.3", 4, &["`1.3` is not \"1.2\" or \"1.3\""]),
+    (
+        "tls-offload = \"nic\"",
+        4,
+        &["tls-offload: `nic` is not", "off, kernel"],
+    ),
     (
         "tls-handshakes = \"thread\"",
         4,
@@ -293,6 +328,7 @@ const MISTAKES_BESIDE_TLS: &[Mistake] = &[
         8,
         &["host.location.direct: ", "cannot speak TLS"],
     ),
+    ("ssl_ciphers = \"HIGH\"", 4, &["write tls-suites"]),
     ("ssl_protocols = \"TLSv1.3\"", 4, &["write tls-minimum"]),
     (
         "tls-certificat = \"a.pem\"",
@@ -384,6 +420,7 @@ fn setting_of_tls_is_an_error_when_nothing_listens_for_it() {
         "tls-key = \"none.key\"",
         "tls-minimum = \"1.2\"",
         "tls-handshakes = \"process\"",
+        "tls-offload = \"kernel\"",
         "tls-handshake-timeout = 10",
         "tls-tickets = true",
         "tls-client-ca = \"ca.pem\"",
@@ -438,4 +475,39 @@ fn file_that_this_machine_lacks_is_not_a_usage_error() {
     let text = "tls-listen = 8443\ntls-certificate = \"none.pem\"";
     let errors = check_in(directory().path(), text, &HERE).unwrap_err();
     assert!(errors.iter().all(ConfigError::is_environment), "{errors:?}");
+}
+
+#[test]
+fn development_speaks_tls_at_its_own_port_or_where_listen_says() {
+    let of = |text: &str| {
+        let config = good(text);
+        let tls = config.tls.clone().unwrap();
+        assert!(tls.is_for_development && tls.identities.len() == 1);
+        let file = tls.identities[0].certificate.clone();
+        assert!(file.ends_with("headway/localhost.pem") && file.is_absolute());
+        assert_eq!(tls.identities[0].key, file);
+        let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+        (listen.join(" "), tls.first_listener)
+    };
+    assert_eq!(of("tls = true"), ("127.0.0.1:8443".into(), 0));
+    let of_listen = of("tls = true\nlisten = [\":9000\", \"[::1]:9000\"]");
+    assert_eq!(of_listen, ("0.0.0.0:9000 [::1]:9000".into(), 0));
+    let both = of("tls = true\nlisten = 8080\ntls-listen = 9443");
+    assert_eq!(both, ("127.0.0.1:8080 127.0.0.1:9443".into(), 1));
+    assert!(good("tls = false").tls.is_none());
+    let printed = good("tls = true").to_toml();
+    assert!(printed.contains("tls = true\n") && !printed.contains("tls-certificate ="));
+}
+
+#[test]
+fn development_has_no_other_certificate() {
+    for text in [
+        "tls = true\ntls-certificate = \"a.pem\"\ntls-key = \"a.key\"",
+        "tls = true\nlisten = 80\ntls-listen = 443\nacme-hosts = \"a.example\"\nstate-directory = \"state\"",
+        "tls = true\n[[host]]\nnames = \"a.example\"\nroot = \"site\"\ntls-certificate = \"a.pem\"",
+    ] {
+        let found = messages(text, &HERE);
+        let wanted = "with tls = true the server makes a certificate itself";
+        assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+    }
 }

@@ -18,6 +18,7 @@ use headway_http::{Target, path, target};
 use crate::fields::is_hop_by_hop;
 use crate::pairs::Pairs;
 use crate::request::Request;
+use crate::tls_client::TlsClient;
 
 /// What the server knows in addition to the request.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,8 @@ pub struct Context<'c> {
     pub server_software: &'c [u8],
     /// Whether the client uses TLS.
     pub https: bool,
+    /// The TLS of the client, if it speaks it with this server. The `SSL_…` variables tell of it.
+    pub tls: Option<TlsClient<'c>>,
     /// `CONTENT_LENGTH`: the body's length without framing; `None` without a body. A chunked body
     /// must be buffered first, because RFC 3875 section 4.1.2 has no other way to mark its end.
     pub body_bytes: Option<u64>,
@@ -174,6 +177,8 @@ impl Variables {
         if context.https {
             self.set("HTTPS", b"on");
         }
+        let tls = context.tls.iter().flat_map(TlsClient::variables);
+        tls.for_each(|(name, value)| self.set(name, value));
         if let Some(user) = &context.user {
             self.set("AUTH_TYPE", user.scheme);
             self.set("REMOTE_USER", user.name);

@@ -14,6 +14,7 @@ use crate::fastcgi::get_values::write_pairs;
 use crate::fastcgi::record::{
     Fragment, InvalidRecord, RecordKind, RecordReader, write_record, write_stream,
 };
+use crate::fields::FieldList;
 use crate::response::{HeadLimits, ResponseEnd, ResponseEvent};
 
 /// The only request ID in use: a connection has one request at a time.
@@ -35,7 +36,7 @@ pub(super) const END_BYTES: usize = 8;
 /// let mut variables = Variables::default();
 /// variables.add(b"SCRIPT_FILENAME", b"/srv/a.php");
 /// let mut codec = FastCgiCodec::new(&variables, true, &HeadLimits::default(), false);
-/// codec.end_body();
+/// codec.end_body(&headway_gateway::FieldList::default());
 /// codec.sent(codec.unsent().len());
 ///
 /// let mut response = Vec::new();
@@ -173,7 +174,7 @@ impl Codec for FastCgiCodec {
         taken.len()
     }
 
-    fn end_body(&mut self) {
+    fn end_body(&mut self, _: &FieldList) {
         if !self.body_ended {
             self.body_ended = true;
             write_record(self.out.bytes(), RecordKind::STDIN, ID, b"");

@@ -61,7 +61,7 @@ struct PartialRequest {
 /// let mut variables = Variables::default();
 /// variables.add(b"REQUEST_METHOD", b"GET");
 /// let mut server = FastCgiCodec::new(&variables, true, &HeadLimits::default(), false);
-/// server.end_body();
+/// server.end_body(&headway_gateway::FieldList::default());
 ///
 /// let mut application = Responder::new(1024);
 /// let request = application.feed(&mut server.unsent())?.expect("a whole request");
@@ -424,7 +424,7 @@ mod tests {
     fn responder_response_with_an_exit_status_is_parsed() {
         let mut server =
             FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
-        server.end_body();
+        server.end_body(&crate::FieldList::default());
         server.sent(server.unsent().len());
         let mut response = Vec::new();
         write_stream(&mut response, RecordKind::STDOUT, 1, b"Status: 500 No\n\nx");

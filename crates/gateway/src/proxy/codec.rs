@@ -3,8 +3,11 @@
 use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 
 use crate::codec::{Codec, CodecError, Outbox};
+use crate::fields::FieldList;
 use crate::invalid_response::InvalidResponse;
-use crate::proxy::request::{Body, Forwarding, Unforwardable, upgrades, write_request};
+use crate::proxy::request::{
+    Body, Forwarding, Unforwardable, upgrades, wants_trailers, write_request,
+};
 use crate::proxy::response::{Ending, FinalHeadReader, Head, RequestInfo};
 use crate::request::Request;
 use crate::response::{HeadLimits, ResponseAction, ResponseEnd, ResponseEvent};
@@ -30,6 +33,7 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 ///     remote: "192.0.2.7:50000".parse().unwrap(),
 ///     client: None,
 ///     https: false,
+///     certificate: None,
 ///     trusts_client: false,
 ///     authority: b"127.0.0.1:8080",
 ///     keeps_host: true,
@@ -57,6 +61,8 @@ pub struct ProxyCodec {
     out: Outbox,
     body: RequestBodyState,
     keep: bool,
+    /// Of the response; `None` if the client accepts none.
+    trailers: Option<FieldList>,
     incoming: ResponseState,
 }
 
@@ -106,7 +112,8 @@ impl ProxyCodec {
     ) -> Result<ProxyCodec, Unforwardable> {
         let mut out = Outbox::default();
         write_request(out.bytes(), request, forwarding, body)?;
-        let request = RequestInfo {
+        let trailers = wants_trailers(request).then(FieldList::default);
+        let request_info = RequestInfo {
             head_only: request.head.method == headway_http::Method::Head,
             upgrades: upgrades(request, forwarding, body),
         };
@@ -118,7 +125,8 @@ impl ProxyCodec {
                 Body::Chunked => RequestBodyState::Chunked,
             },
             keep: forwarding.keep,
-            incoming: ResponseState::Head(FinalHeadReader::new(limits, request)),
+            trailers,
+            incoming: ResponseState::Head(FinalHeadReader::new(limits, request_info)),
         })
     }
 
@@ -133,7 +141,13 @@ impl ProxyCodec {
                 declared: bytes,
                 left: bytes,
             },
-            Ending::Chunked => ResponseBody::Chunked(ChunkedDrain::new(CHUNK_LIMITS)),
+            Ending::Chunked => {
+                let chunks = ChunkedDrain::new(CHUNK_LIMITS);
+                ResponseBody::Chunked(match self.trailers {
+                    Some(_) => chunks.keeping_trailers(),
+                    None => chunks,
+                })
+            }
             Ending::Close => ResponseBody::Rest,
             Ending::Upgrade => {
                 self.body = RequestBodyState::Raw;
@@ -148,7 +162,15 @@ impl ProxyCodec {
     }
 
     fn end(&mut self, input: &[u8]) -> ResponseEvent<'static> {
-        self.incoming = ResponseState::Over;
+        let incoming = std::mem::replace(&mut self.incoming, ResponseState::Over);
+        if let ResponseState::Body {
+            body: ResponseBody::Chunked(chunks),
+            ..
+        } = incoming
+            && let Some(trailers) = &mut self.trailers
+        {
+            *trailers = crate::trailers::passed(chunks.trailers());
+        }
         let is_clean = input.is_empty() && self.out.unsent().is_empty();
         ResponseEvent::End(ResponseEnd {
             reusable: self.keep && is_clean && self.body == RequestBodyState::Complete,
@@ -241,10 +263,13 @@ impl Codec for ProxyCodec {
         taken.len()
     }
 
-    fn end_body(&mut self) {
+    fn end_body(&mut self, trailers: &FieldList) {
         self.body = match self.body {
             RequestBodyState::Chunked => {
-                self.out.bytes().extend_from_slice(b"0\r\n\r\n");
+                let out = self.out.bytes();
+                out.extend_from_slice(b"0\r\n");
+                trailers.write(out);
+                out.extend_from_slice(b"\r\n");
                 RequestBodyState::Complete
             }
             RequestBodyState::Length(_) => RequestBodyState::Cut,
@@ -285,6 +310,10 @@ impl Codec for ProxyCodec {
             ResponseState::Head(_) | ResponseState::Over => None,
         };
         matches!(body, Some(ResponseBody::Rest))
+    }
+
+    fn trailers(&self) -> FieldList {
+        self.trailers.clone().unwrap_or_default()
     }
 
     fn has_head(&self) -> bool {

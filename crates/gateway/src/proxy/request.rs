@@ -12,9 +12,10 @@ use std::borrow::Cow;
 
 use headway_http::{Framing, Method, Target, Version, elements, path};
 
-use crate::fields::{NamedFields, is_hop_by_hop, write_field};
+use crate::fields::{NamedFields, is_hop_by_hop, is_same_field, write_field};
 use crate::proxy::forwarded;
 use crate::request::Request;
+use crate::tls_client::{self, ClientCertificate};
 
 /// How often `Via` may name this server. Its name is that of other servers of the kind, too, which may
 /// stand behind each other.
@@ -29,6 +30,8 @@ pub struct Forwarding<'c> {
     pub client: Option<std::net::IpAddr>,
     /// Whether the client uses TLS.
     pub https: bool,
+    /// The client's certificate, if it has shown one to this server.
+    pub certificate: Option<ClientCertificate<'c>>,
     /// Whether the request's information about earlier hops is trusted and extended. Otherwise it
     /// is replaced, because any client can send `X-Forwarded-For: 127.0.0.1`.
     pub trusts_client: bool,
@@ -119,8 +122,14 @@ pub fn write_request(
         );
     }
     forwarded::write(out, request, forwarding);
+    if let Some(certificate) = &forwarding.certificate {
+        tls_client::write(out, certificate);
+    }
     write_framing(out, head.method, body);
-    write_connection(out, forwarding.keep, upgrades(request, forwarding, body));
+    if wants_trailers(request) {
+        write_field(out, b"TE", b"trailers");
+    }
+    write_connection(out, request, forwarding, body);
     out.extend_from_slice(b"\r\n");
     Ok(())
 }
@@ -184,7 +193,13 @@ fn goes_in_a_circle(request: &Request<'_>, via: &[u8]) -> bool {
 fn write_passed(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwarding<'_>) {
     // Otherwise it may tell of a proxy in front.
     let strips = !forwarding.strip.is_empty();
-    let is_replaced = |name: &[u8]| strips && is_same_field(b"x-forwarded-prefix", name);
+    // What a trusted proxy in front says of the client's certificate is kept, unless there is another one.
+    let is_believed = forwarding.trusts_client || forwarding.client.is_some();
+    let is_forged = !is_believed || forwarding.certificate.is_some();
+    let is_replaced = |name: &[u8]| {
+        strips && is_same_field(b"x-forwarded-prefix", name)
+            || is_forged && tls_client::is_about_certificate(name)
+    };
     let mut named = NamedFields::default();
     request
         .values(b"connection")
@@ -220,16 +235,6 @@ fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
     is_disguised || is_counted || NAMES.iter().copied().any(same)
 }
 
-/// Whether a name is that of a known field, given in lower case. Upstreams that treat `_` like `-` must
-/// not get what is removed.
-fn is_same_field(known: &[u8], name: &[u8]) -> bool {
-    known.len() == name.len()
-        && known.iter().zip(name).all(|(known, byte)| match byte {
-            b'_' => *known == b'-',
-            _ => *known == byte.to_ascii_lowercase(),
-        })
-}
-
 /// Exactly one of the two fields, or none; a request without either has no body (RFC 9112 section
 /// 6.3).
 fn write_framing(out: &mut Vec<u8>, method: Method, body: Body) {
@@ -249,13 +254,36 @@ fn write_framing(out: &mut Vec<u8>, method: Method, body: Body) {
     }
 }
 
-fn write_connection(out: &mut Vec<u8>, keep: bool, upgrades: bool) {
-    if upgrades {
-        write_field(out, b"Connection", b"Upgrade");
-        write_field(out, b"Upgrade", b"websocket");
-    } else if !keep {
-        write_field(out, b"Connection", b"close");
+fn write_connection(
+    out: &mut Vec<u8>,
+    request: &Request<'_>,
+    forwarding: &Forwarding<'_>,
+    body: Body,
+) {
+    let upgrades = upgrades(request, forwarding, body);
+    let options = [
+        (wants_trailers(request), "TE"),
+        (upgrades, "Upgrade"),
+        (!upgrades && !forwarding.keep, "close"),
+    ];
+    let options: Vec<&str> = options
+        .into_iter()
+        .filter_map(|(is_set, option)| is_set.then_some(option))
+        .collect();
+    if !options.is_empty() {
+        write_field(out, b"Connection", options.join(", ").as_bytes());
     }
+    if upgrades {
+        write_field(out, b"Upgrade", b"websocket");
+    }
+}
+
+/// Whether the client accepts trailer fields (RFC 9110 section 10.1.4).
+pub(super) fn wants_trailers(request: &Request<'_>) -> bool {
+    request
+        .values(b"te")
+        .flat_map(elements)
+        .any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
 /// Whether the upstream is asked for an upgrade.
@@ -273,7 +301,7 @@ pub fn is_websocket(request: &Request<'_>) -> bool {
         .next()
         .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
         && protocols.next().is_none();
-    head.version == Version::Http11
+    head.version >= Version::Http11
         && head.method == Method::Get
         && head.framing == Framing::None
         && is_alone

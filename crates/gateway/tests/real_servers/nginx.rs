@@ -14,6 +14,7 @@ fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8
         remote: "192.0.2.7:50000".parse().unwrap(),
         client: None,
         https: false,
+        certificate: None,
         trusts_client: false,
         authority: b"back",
         keeps_host: true,

@@ -27,6 +27,7 @@ fn codec(request_line: &str, lines: &str, body_bytes: Option<u64>, keep: bool) -
         server_name: b"fallback",
         server_software: b"headway",
         https: false,
+        tls: None,
         body_bytes,
         user: None,
         authorization: true,

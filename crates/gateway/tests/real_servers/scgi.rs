@@ -22,6 +22,7 @@ fn exchange(upstream: &TestServer, request_line: &str, body: &[u8]) -> Response 
         server_name: b"fallback",
         server_software: b"headway",
         https: false,
+        tls: None,
         body_bytes: Some(length),
         user: None,
         authorization: true,

@@ -74,7 +74,7 @@ pub fn converse_into(
     loop {
         body = &body[codec.push_body(body)..];
         if body.is_empty() {
-            codec.end_body();
+            codec.end_body(&headway_gateway::FieldList::default());
         }
         if codec.unsent().is_empty() {
             break;

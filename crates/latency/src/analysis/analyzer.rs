@@ -45,6 +45,7 @@ pub const UNTIMED_SHARE_MAX: f64 = 0.001;
 ///         class: Row::NO_CLASS,
 ///         target: 0,
 ///         warmup: false,
+///         handshake_ns: 0,
 ///     });
 /// }
 /// let analysis = analyzer.finish();
@@ -72,6 +73,7 @@ pub struct Analyzer {
     service: Histogram,
     complete: Histogram,
     first_byte: Histogram,
+    handshake: Histogram,
     lag: Histogram,
     late_starts: u64,
     abandoned_oldest_ns: u64,
@@ -187,6 +189,7 @@ impl Analyzer {
             service: Histogram::new(),
             complete: Histogram::new(),
             first_byte: Histogram::new(),
+            handshake: Histogram::new(),
             lag: Histogram::new(),
             late_starts: 0,
             abandoned_oldest_ns: 0,
@@ -282,6 +285,9 @@ impl Analyzer {
             self.first_byte
                 .record_ns(row.first_byte_ns.saturating_sub(row.start_ns));
         }
+        if row.handshake_ns > 0 {
+            self.handshake.record_ns(row.handshake_ns);
+        }
         self.cells.record(row.size_bytes, response_ns, complete);
         if !complete {
             return;
@@ -312,6 +318,7 @@ impl Analyzer {
         self.service.merge(&other.service);
         self.complete.merge(&other.complete);
         self.first_byte.merge(&other.first_byte);
+        self.handshake.merge(&other.handshake);
         self.lag.merge(&other.lag);
         self.late_starts += other.late_starts;
         self.abandoned_oldest_ns = self.abandoned_oldest_ns.max(other.abandoned_oldest_ns);
@@ -371,6 +378,7 @@ impl Analyzer {
             service: timed(&self.service, Some(&steps(|step| &step.service))),
             complete: timed(&self.complete, Some(&steps(|step| &step.complete_response))),
             first_byte: timed(&self.first_byte, None),
+            handshake: timed(&self.handshake, None),
             late: self.late(),
             goodput: self.goodput(&rate),
             series: groups::by_series(&self.cells, withheld),

@@ -205,9 +205,18 @@ pub struct LoadInfo {
     /// The method of the requests; absent for `GET`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Headers added to every request, `Name: value`.
+    /// Headers added to every request, `Name: value`; values that are secrets are left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<String>,
+    /// Length of the body of every request.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub body_bytes: u64,
+    /// `h2` for HTTP/2; absent for HTTP/1.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Requests that a connection of HTTP/2 carries at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u64>,
     /// Requests on one connection before it is closed.
     pub requests_per_connection: Option<u64>,
     /// After which a request is an error.
@@ -290,6 +299,21 @@ pub struct ClientInfo {
     pub descriptors_used: Option<u64>,
     /// Connections opened during the run.
     pub connections_opened: Option<u64>,
+    /// What TLS did; absent where it was not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsInfo>,
+}
+
+/// TLS, as the client saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TlsInfo {
+    /// Version and cipher suite of the first connection.
+    pub protocol: String,
+    /// Handshakes that were completed.
+    pub handshakes: u64,
+    /// Those which resumed an earlier session.
+    pub resumed: u64,
 }
 
 /// Headline figures of the measured part; latency from the intended start.

@@ -68,6 +68,7 @@ pub enum OpenError {
 /// #     intended_ns: 0, start_ns: 0, first_byte_ns: 900_000, end_ns: 1_000_000,
 /// #     size_bytes: 512, bytes: 512, status: 200, error: Outcome::Ok,
 /// #     connection: 0, ordinal: 0, class: Row::NO_CLASS, target: 0, warmup: false,
+/// #     handshake_ns: 0,
 /// # };
 /// let description = RunDescription::default();
 /// let mut writer = RunWriter::create(&path, &description)?;

@@ -338,7 +338,8 @@ fn check_format(
         .iter()
         .map(|column| column.name())
         .collect();
-    if found != columns {
+    // A later version may have added columns at the end.
+    if !found.starts_with(columns) {
         return foreign(format!("has the columns {found:?}, expected {columns:?}"));
     }
     Ok(())

@@ -2,7 +2,8 @@
 //!
 //! Times are signed, so that a difference of two columns is what it looks like in SQL and in
 //! pandas. What did not happen is null: no first byte, no status, no error, no class. Rows are in
-//! the order in which the requests ended, so times climb and packed deltas keep them small.
+//! the order in which the requests ended, so times climb and packed deltas keep them small. Files of
+//! earlier versions lack the columns behind [`COLUMNS`].
 
 use super::directory::OpenError;
 use super::parquet_file::{self, Writer, read_optional, read_required, write_optional};
@@ -32,8 +33,10 @@ const SCHEMA: &str = "message requests {
     optional int32 class (INTEGER(8, false));
     required int32 target (INTEGER(8, false));
     required boolean warmup;
+    optional int64 handshake_ns;
 }";
 
+/// The columns that every version has.
 const COLUMNS: [&str; 13] = [
     "intended_ns",
     "start_ns",
@@ -49,6 +52,9 @@ const COLUMNS: [&str; 13] = [
     "target",
     "warmup",
 ];
+
+/// A column that files had not always.
+const HANDSHAKE: &str = "handshake_ns";
 
 /// Columns with many different numbers: a dictionary would be as large as the column.
 const DELTA_COLUMNS: [&str; 6] = [
@@ -125,6 +131,7 @@ impl RequestsWriter {
         )?;
         required::<Int32Type, _>(&mut group, rows.iter().map(|row| row.target.into()))?;
         required::<BoolType, _>(&mut group, rows.iter().map(|row| row.warmup))?;
+        optional::<Int64Type, _>(&mut group, rows.iter().map(|row| some(row.handshake_ns, 0)))?;
         group.close()?;
         self.rows.clear();
         Ok(())
@@ -230,6 +237,7 @@ struct Columns {
     class: ColumnReaderImpl<Int32Type>,
     target: ColumnReaderImpl<Int32Type>,
     warmup: ColumnReaderImpl<BoolType>,
+    handshake_ns: Option<ColumnReaderImpl<Int64Type>>,
 }
 
 /// Values of one column of one batch, kept to be filled again.
@@ -255,6 +263,7 @@ const EMPTY: Row = Row {
     class: Row::NO_CLASS,
     target: 0,
     warmup: false,
+    handshake_ns: 0,
 };
 
 impl Columns {
@@ -276,6 +285,10 @@ impl Columns {
             class: get_typed_column_reader(column()?),
             target: get_typed_column_reader(column()?),
             warmup: get_typed_column_reader(column()?),
+            handshake_ns: match has_handshake(group) {
+                true => Some(get_typed_column_reader(column()?)),
+                false => None,
+            },
         })
     }
 
@@ -303,6 +316,11 @@ impl Columns {
         read_optional(&mut self.first_byte_ns, count, long, |at, value| {
             rows[at].first_byte_ns = *value as u64
         })?;
+        if let Some(column) = &mut self.handshake_ns {
+            read_optional(column, count, long, |at, value| {
+                rows[at].handshake_ns = *value as u64
+            })?;
+        }
         let mut ints =
             |column: &mut ColumnReaderImpl<Int32Type>, put: fn(&mut Row, i32)| -> Result<()> {
                 read_required(column, count, int)?;
@@ -340,6 +358,13 @@ impl Columns {
             ))),
         }
     }
+}
+
+/// Whether the first column behind those that every version has is the handshake.
+fn has_handshake(group: &dyn RowGroupReader) -> bool {
+    let columns = group.metadata().columns();
+    let next = columns.get(COLUMNS.len());
+    next.is_some_and(|column| column.column_descr().name() == HANDSHAKE)
 }
 
 fn outcome(name: &ByteArray) -> Option<Outcome> {

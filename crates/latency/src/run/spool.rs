@@ -1,8 +1,9 @@
 //! Rows on their way to becoming a Parquet file: fixed records, appended as the run goes.
 //!
 //! A Parquet file has its index at the end and is unreadable without it, so a killed run would lose
-//! everything. The spool has none: each record of 64 bytes checks itself, and what a kill left half
-//! written at the end is ignored. The first record is a head that names the format.
+//! everything. The spool has none: each record of 72 bytes checks itself, and what a kill left half
+//! written at the end is ignored. The first record is a head that names the format. Version 1, which
+//! is still read, has records of 64 bytes.
 //!
 //! Writing happens on a thread of its own. A `write` to a file waits when the kernel throttles
 //! dirty pages or a journal commits, for seconds if the disk is busy, and the disk *is* busy when
@@ -17,7 +18,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 /// The beginning of the first record; zeroes to its end.
-const MAGIC: &[u8; 18] = b"headway-spool v1\r\n";
+const MAGIC: &[u8; 18] = b"headway-spool v2\r\n";
+const MAGIC_V1: &[u8; 18] = b"headway-spool v1\r\n";
 
 /// Rows that are handed out at a time.
 const BATCH_ROWS: usize = 8_192;
@@ -122,6 +124,8 @@ pub(super) fn is_being_written(path: &Path) -> bool {
 /// The rows of a spool, a batch at a time.
 pub(super) struct SpoolReader {
     source: BufReader<File>,
+    /// The size of a record, which follows from the version.
+    record_bytes: usize,
     record: u64,
     done: bool,
 }
@@ -147,29 +151,44 @@ impl SpoolReader {
     pub(super) fn open(path: &Path) -> Result<SpoolReader, SpoolError> {
         let mut source = BufReader::with_capacity(1 << 18, regular::open(path)?);
         let mut first = [0; Row::BYTES];
-        let done = match source.read_exact(&mut first) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => true,
-            Err(error) => return Err(error.into()),
-            Ok(()) if first != head() => return Err(SpoolError::Foreign),
-            Ok(()) => false,
+        let mut record_bytes = Row::BYTES_V1;
+        let mut done = !read_whole(&mut source, &mut first[..record_bytes])?;
+        if !done && first[..MAGIC.len()] != MAGIC_V1[..] {
+            record_bytes = Row::BYTES;
+            done = !read_whole(&mut source, &mut first[Row::BYTES_V1..])?;
+        }
+        let magic = match record_bytes {
+            Row::BYTES_V1 => MAGIC_V1,
+            _ => MAGIC,
         };
+        let is_head =
+            first.starts_with(magic) && first[magic.len()..].iter().all(|&byte| byte == 0);
+        if !done && !is_head {
+            return Err(SpoolError::Foreign);
+        }
         Ok(SpoolReader {
             source,
+            record_bytes,
             record: 0,
             done,
         })
     }
 
+    /// The next record, whole or damaged; `None` at the end of the file.
+    fn next_record(&mut self) -> io::Result<Option<Result<Row, RowError>>> {
+        let mut record = [0; Row::BYTES];
+        let record = &mut record[..self.record_bytes];
+        let whole = read_whole(&mut self.source, record)?;
+        Ok(whole.then(|| Row::decode_any(record)))
+    }
+
     /// The next whole record; `None` at the end, torn or not.
     fn row(&mut self) -> Result<Option<Row>, SpoolError> {
-        let mut record = [0; Row::BYTES];
-        match self.source.read_exact(&mut record) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(error.into()),
-            Ok(()) => {}
-        }
+        let Some(decoded) = self.next_record()? else {
+            return Ok(None);
+        };
         self.record += 1;
-        match Row::decode(&record) {
+        match decoded {
             Ok(row) => Ok(Some(row)),
             Err(source) => self.end_or_damage(source),
         }
@@ -177,21 +196,24 @@ impl SpoolReader {
 
     /// After a damaged record: the end of what was written if nothing whole follows, else an error.
     fn end_or_damage(&mut self, source: RowError) -> Result<Option<Row>, SpoolError> {
-        let damaged = self.record - 1;
-        let mut record = [0; Row::BYTES];
-        loop {
-            match self.source.read_exact(&mut record) {
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-                Err(error) => return Err(error.into()),
-                Ok(()) if Row::decode(&record).is_ok() => {
-                    return Err(SpoolError::Damaged {
-                        record: damaged,
-                        source,
-                    });
-                }
-                Ok(()) => {}
+        while let Some(decoded) = self.next_record()? {
+            if decoded.is_ok() {
+                return Err(SpoolError::Damaged {
+                    record: self.record - 1,
+                    source,
+                });
             }
         }
+        Ok(None)
+    }
+}
+
+/// Fills the buffer; false if the file ends before.
+fn read_whole(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match source.read_exact(buffer) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -19,6 +19,7 @@ fn row(connection: u32, number: u64, wait_ms: u64, error: Outcome) -> Row {
         class: RequestKind::Static.class(1),
         target: 0,
         warmup: false,
+        handshake_ns: 0,
     }
 }
 

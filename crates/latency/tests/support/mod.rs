@@ -41,6 +41,7 @@ pub fn rows(count: u64) -> Vec<Row> {
                 class: if class == 3 { Row::NO_CLASS } else { class },
                 target: (i % 2) as u8,
                 warmup: i < count / 10,
+                handshake_ns: if i % 5 == 0 { 80_000 } else { 0 },
             }
         })
         .collect()

@@ -1,7 +1,10 @@
-//! What a request says besides its path: `-X HEAD`, `-H 'Accept: text/html'`; and the numbers
-//! that other load generators know.
+//! What a request says besides its path: `-X HEAD`, `-H 'Accept: text/html'`, `--bearer`; and the
+//! numbers that other load generators know.
 
 use std::str::FromStr;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 
 use crate::engine::{Method, is_token};
 
@@ -13,6 +16,14 @@ pub struct Header {
     /// Without the spaces around it.
     pub value: String,
 }
+
+/// A name and a password, as the `Authorization` header has them (RFC 7617).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basic(pub Header);
+
+/// A token, as the `Authorization` header has it (RFC 6750).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bearer(pub Header);
 
 /// The number of threads, as wrk and ab take it: only 1 is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +39,11 @@ const OWN_HEADERS: [(&str, &str); 3] = [
         "connection",
         "limit the requests of a connection with --requests-per-connection",
     ),
-    ("content-length", "requests have no body"),
-    ("transfer-encoding", "requests have no body"),
+    ("content-length", "it follows from --data or --data-file"),
+    (
+        "transfer-encoding",
+        "a body has a length, from --data or --data-file",
+    ),
 ];
 
 impl FromStr for Header {
@@ -61,17 +75,49 @@ impl FromStr for Header {
     }
 }
 
+impl FromStr for Basic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Basic, String> {
+        if !text.contains(':') {
+            return Err("write a name, a colon and a password".to_owned());
+        }
+        if text.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err("a name and a password have no control characters".to_owned());
+        }
+        Ok(Basic(authorization("Basic", &STANDARD.encode(text))))
+    }
+}
+
+impl FromStr for Bearer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bearer, String> {
+        match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Bearer(authorization("Bearer", text))),
+            false => Err("a token is not empty, and has no spaces".to_owned()),
+        }
+    }
+}
+
+fn authorization(scheme: &str, value: &str) -> Header {
+    Header {
+        name: "Authorization".to_owned(),
+        value: format!("{scheme} {value}"),
+    }
+}
+
 impl FromStr for Method {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Method, String> {
-        match text {
-            "GET" | "get" => Ok(Method::Get),
-            "HEAD" | "head" => Ok(Method::Head),
-            _ => Err(format!(
-                "`{text}` requests cannot be sent; GET and HEAD can, because they have no body"
-            )),
-        }
+        let mut known = Method::ALL.into_iter();
+        known
+            .find(|method| method.name().eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                let names = Method::ALL.map(Method::name).join(", ");
+                format!("`{text}` requests cannot be sent; these can: {names}")
+            })
     }
 }
 
@@ -126,7 +172,7 @@ mod tests {
             ("A B: x", "not the name"),
             ("A: x\r\nB: y", "control characters"),
             ("connection: close", "--requests-per-connection"),
-            ("Content-Length: 3", "no body"),
+            ("Content-Length: 3", "--data"),
         ];
         for (text, part) in cases {
             let error = text.parse::<Header>().expect_err(text);
@@ -135,11 +181,38 @@ mod tests {
     }
 
     #[test]
-    fn method_is_get_or_head_when_parsed() {
+    fn method_is_known_when_parsed() {
         assert_eq!("HEAD".parse(), Ok(Method::Head));
         assert_eq!("GET".parse(), Ok(Method::Get));
-        let error = "POST".parse::<Method>().expect_err("a body");
-        assert!(error.contains("GET and HEAD"), "{error}");
+        assert_eq!("post".parse(), Ok(Method::Post));
+        let error = "CONNECT".parse::<Method>().expect_err("a tunnel");
+        assert!(error.contains("GET, HEAD, POST"), "{error}");
+    }
+
+    #[test]
+    fn authorization_is_that_of_the_standards() {
+        // The example of RFC 7617 section 2.
+        let basic: Basic = "Aladdin:open sesame"
+            .parse()
+            .expect("a name and a password");
+        assert_eq!(basic.0.value, "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+        let bearer: Bearer = "mF_9.B5f-4.1JqM".parse().expect("a token");
+        assert_eq!(bearer.0.value, "Bearer mF_9.B5f-4.1JqM");
+    }
+
+    #[test]
+    fn secret_is_an_error_when_it_is_malformed_and_is_not_repeated() {
+        for (text, part) in [("hunter2", "a colon"), ("a:hunter2\n", "control")] {
+            let error = text.parse::<Basic>().expect_err(text);
+            assert!(
+                error.contains(part) && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+        for text in ["", "hunter 2", "hunter\n2"] {
+            let error = text.parse::<Bearer>().expect_err("no token");
+            assert!(!error.contains("hunter"), "{error}");
+        }
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Where requests go: `http://host:port/path` or `unix:/path/of/socket`.
+//! Where requests go: `http://host:port/path`, `https://host:port/path` or `unix:/path/of/socket`.
 //!
-//! Looks nothing up; `client::resolve` does. `https` is refused by name, since there is no TLS
-//! here, and so are user names and passwords, which would end in the run directory. Source: RFC
-//! 3986, RFC 9110 section 4.2.
+//! Looks nothing up; `client::resolve` does. User names and passwords are refused, since they would
+//! end in the run directory. Source: RFC 3986, RFC 9110 section 4.2.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -23,8 +22,10 @@ pub enum Endpoint {
     Inet {
         /// The host as it was written, without the brackets of an IPv6 address.
         host: String,
-        /// 80 when none was written.
+        /// 80 when none was written, or 443 with TLS.
         port: u16,
+        /// Whether it is `https`.
+        tls: bool,
     },
     /// A socket in the filesystem.
     Unix(PathBuf),
@@ -34,18 +35,18 @@ pub enum Endpoint {
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 impl Endpoint {
-    /// The `Host` field for this endpoint: `localhost` for a socket, no port when it is 80.
+    /// The `Host` field for this endpoint: `localhost` for a socket, no port when it is the scheme's.
     pub(crate) fn host_header(&self) -> String {
         match self {
             Endpoint::Unix(_) => "localhost".to_owned(),
-            Endpoint::Inet { host, port } => {
+            Endpoint::Inet { host, port, tls } => {
                 let host = match host.contains(':') {
                     true => format!("[{host}]"),
                     false => host.clone(),
                 };
-                match port {
-                    80 => host,
-                    _ => format!("{host}:{port}"),
+                match *port == default_port(*tls) {
+                    true => host,
+                    false => format!("{host}:{port}"),
                 }
             }
         }
@@ -57,8 +58,10 @@ impl std::fmt::Display for Url {
         match &self.endpoint {
             Endpoint::Unix(socket) if self.path == "/" => write!(out, "unix:{}", socket.display()),
             Endpoint::Unix(socket) => write!(out, "unix:{}:{}", socket.display(), self.path),
-            Endpoint::Inet { .. } => {
-                write!(out, "http://{}{}", self.endpoint.host_header(), self.path)
+            Endpoint::Inet { tls, .. } => {
+                let scheme = if *tls { "https" } else { "http" };
+                let host = self.endpoint.host_header();
+                write!(out, "{scheme}://{host}{}", self.path)
             }
         }
     }
@@ -71,27 +74,26 @@ impl FromStr for Url {
         if let Some(rest) = text.strip_prefix("unix:") {
             return unix(text, rest);
         }
-        let rest = match text.split_once("://") {
-            None => text,
+        let (tls, rest) = match text.split_once("://") {
+            None => (false, text),
             // A scheme may be written in any case, RFC 3986 section 3.1.
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => {
-                return Err(format!("{text}: there is no TLS here; use http://"));
-            }
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
             Some((scheme, _)) => {
                 return Err(format!(
-                    "{text}: cannot speak {scheme}; write http://host:port/path or unix:/path/of/socket"
+                    "{text}: cannot speak {scheme}; write http://host:port/path, https:// or unix:/path/of/socket"
                 ));
             }
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         if authority.contains('@') {
-            return Err("a user name in an address is not supported".to_owned());
+            return Err("no user name in an address; use --user NAME:PASSWORD".to_owned());
         }
         let (host, port) = host_and_port(text, authority)?;
+        let port = port.unwrap_or(default_port(tls));
         Ok(Url {
-            endpoint: Endpoint::Inet { host, port },
+            endpoint: Endpoint::Inet { host, port, tls },
             path: request_path(text, path)?,
         })
     }
@@ -117,7 +119,11 @@ fn unix(text: &str, rest: &str) -> Result<Url, String> {
     })
 }
 
-fn host_and_port(text: &str, authority: &str) -> Result<(String, u16), String> {
+fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
+}
+
+fn host_and_port(text: &str, authority: &str) -> Result<(String, Option<u16>), String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest
@@ -144,13 +150,15 @@ fn host_and_port(text: &str, authority: &str) -> Result<(String, u16), String> {
     let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._~:".contains(c));
     if host.is_empty() || host.contains(odd) {
         return Err(format!(
-            "{text}: no host in it; write http://host:port/path or unix:/path/of/socket"
+            "{text}: no host in it; write http://host:port/path, https:// or unix:/path/of/socket"
         ));
     }
     let port = match port {
-        None | Some("") => 80,
+        None | Some("") => None,
         Some(port) => match port.parse() {
-            Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => number,
+            Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(number)
+            }
             _ => {
                 return Err(format!(
                     "{text}: {port} is not a port; ports are 1 to 65535"
@@ -180,9 +188,9 @@ mod tests {
     use super::*;
 
     fn inet(host: &str, port: u16, path: &str) -> Url {
-        let host = host.to_owned();
+        let (host, tls) = (host.to_owned(), false);
         Url {
-            endpoint: Endpoint::Inet { host, port },
+            endpoint: Endpoint::Inet { host, port, tls },
             path: path.to_owned(),
         }
     }
@@ -207,6 +215,19 @@ mod tests {
     }
 
     #[test]
+    fn port_is_443_when_the_scheme_is_https() {
+        for text in ["https://a.b", "HTTPS://a.b:443/", "https://a.b:/"] {
+            let endpoint = Endpoint::Inet {
+                host: "a.b".to_owned(),
+                port: 443,
+                tls: true,
+            };
+            let path = "/".to_owned();
+            assert_eq!(text.parse(), Ok(Url { endpoint, path }), "{text}");
+        }
+    }
+
+    #[test]
     fn socket_and_path_are_found_when_a_unix_address_is_parsed() {
         let socket = |path: &str| Url {
             endpoint: Endpoint::Unix("/run/web.sock".into()),
@@ -223,6 +244,9 @@ mod tests {
         for text in [
             "http://[::1]:81/x",
             "http://a.b/",
+            "http://a.b:443/",
+            "https://a.b/",
+            "https://a.b:80/x",
             "unix:/run/s",
             "unix:/run/s:/x",
         ] {
@@ -233,8 +257,6 @@ mod tests {
     #[test]
     fn reason_is_given_when_an_address_is_wrong() {
         let cases = [
-            ("https://example.org/", "TLS"),
-            ("HTTPS://example.org/", "TLS"),
             ("ftp://example.org/", "cannot speak ftp"),
             ("http://", "no host"),
             ("/index.html", "no host"),

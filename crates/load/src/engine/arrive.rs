@@ -150,9 +150,13 @@ impl Engine<'_> {
     /// A slot's request has ended so, and its connection is closed unless it can carry another.
     pub(super) fn next_request(&mut self, index: u32, outcome: Outcome) {
         if self.is_open_loop() {
-            match self.slot(index).socket {
-                Some(_) => self.pool.idle(index),
-                None => self.pool.free(index),
+            let is_connected = match &self.http2 {
+                Some(http2) => http2.has_connection(index),
+                None => self.slot(index).socket.is_some(),
+            };
+            match is_connected {
+                true => self.pool.idle(index),
+                false => self.pool.free(index),
             }
             return;
         }
@@ -174,7 +178,11 @@ impl Engine<'_> {
         let slot = self.slot(index);
         let unopened = matches!(
             outcome,
-            Outcome::Refused | Outcome::Unreachable | Outcome::NoPort | Outcome::NoDescriptor
+            Outcome::Refused
+                | Outcome::Unreachable
+                | Outcome::NoPort
+                | Outcome::NoDescriptor
+                | Outcome::Tls
         );
         if !unopened {
             slot.failures = 0;
@@ -209,7 +217,7 @@ impl Engine<'_> {
             Phase::Receiving => self.read_on(index),
             Phase::Connecting => self.dial(index),
             Phase::FirstPause => self.end_first_pause(index),
-            Phase::Free | Phase::Sending => {}
+            Phase::Free | Phase::Handshaking | Phase::Sending => {}
         }
     }
 
@@ -243,9 +251,9 @@ impl Engine<'_> {
         self.deadlines.expire(self.now_ns / NS_PER_MS, expired);
         for index in expired.drain(..) {
             let index = index as u32;
-            let outcome = match self.slot(index).phase {
-                Phase::Connecting => Outcome::ConnectTimedOut,
-                _ => Outcome::TimedOut,
+            let outcome = match self.slot(index).is_opening() {
+                true => Outcome::ConnectTimedOut,
+                false => Outcome::TimedOut,
             };
             if self.slot(index).is_busy() {
                 self.update_clock();
@@ -254,7 +262,7 @@ impl Engine<'_> {
         }
     }
 
-    fn is_open_loop(&self) -> bool {
+    pub(super) fn is_open_loop(&self) -> bool {
         matches!(self.plan.mode, super::plan::Mode::Open { .. })
     }
 }

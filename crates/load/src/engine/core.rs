@@ -16,8 +16,10 @@ use super::EngineError;
 use super::bandwidth::ConnectionBandwidth;
 use super::counters::Counters;
 use super::dial::Dialer;
+use super::http2::Http2;
+use super::method::Method;
 use super::observer::{Epoch, Observer};
-use super::plan::{Method, Mode, Plan};
+use super::plan::{Mode, Plan};
 use super::pool::Pool;
 use super::requests::RequestBuilder;
 use super::response::Response;
@@ -61,6 +63,8 @@ pub(crate) struct Engine<'a> {
     pub deadlines: Deadlines,
     pub bandwidth: Option<ConnectionBandwidth>,
     pub buffer: Box<[u8]>,
+    /// Connections that several slots share, if requests go over HTTP/2.
+    pub http2: Option<Box<Http2>>,
     pub counters: Counters<'a>,
     pub limits: RunLimits,
 }
@@ -125,8 +129,12 @@ impl<'a> Engine<'a> {
             .targets
             .iter()
             .map(|target| Dialer::new(target, receive_buffer_bytes));
+        let streams = plan.protocol.streams();
         let (slots_max, waiting_max, ramp_clients, arrivals) = match &plan.mode {
-            Mode::Closed { connections } => (*connections, 0, 0..*connections, None),
+            Mode::Closed { connections } => {
+                let clients = *connections * streams;
+                (clients, 0, 0..clients, None)
+            }
             Mode::Open {
                 schedule,
                 arrivals,
@@ -134,7 +142,8 @@ impl<'a> Engine<'a> {
                 waiting_max,
             } => {
                 let times = ArrivalTimes::new(schedule, *arrivals, plan.seed);
-                (*connections_max, *waiting_max as usize, 0..0, Some(times))
+                let slots_max = *connections_max * streams;
+                (slots_max, *waiting_max as usize, 0..0, Some(times))
             }
         };
         let mut engine = Engine {
@@ -153,6 +162,7 @@ impl<'a> Engine<'a> {
             deadlines: Deadlines::new(tick(plan.timeout)),
             bandwidth,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            http2: Http2::of(plan),
             counters: Counters::new(observer),
             limits: RunLimits::new(plan),
             now_ns: 0,
@@ -276,6 +286,10 @@ impl<'a> Engine<'a> {
 
     /// Closes the slot's connection, if it has one.
     pub(super) fn close_connection(&mut self, index: u32) {
+        if self.http2.is_some() {
+            return self.close_unused(index);
+        }
+        self.say_goodbye(index);
         let slot = &mut self.pool.slots[index as usize];
         let registered = slot.interest.take().is_some();
         if let Some(socket) = slot.socket.take() {
@@ -318,6 +332,7 @@ impl<'a> Engine<'a> {
             class,
             target: request.target,
             warmup: !self.limits.is_measured(request.intended_ns),
+            handshake_ns: request.handshake_ns,
         };
         self.counters.push(row);
     }
@@ -340,6 +355,7 @@ impl<'a> Engine<'a> {
             class: document.class,
             target: waiting.target,
             warmup: !self.limits.is_measured(waiting.intended_ns),
+            handshake_ns: 0,
         };
         self.counters.push(row);
     }

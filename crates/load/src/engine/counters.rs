@@ -3,8 +3,9 @@
 use headway_latency::{Histogram, Outcome, Row};
 
 use super::observer::{
-    Control, Epoch, Failure, LATE_NS, LimitsMet, Live, Measured, Observer, Stage,
+    Control, Epoch, Failure, Handshakes, LATE_NS, LimitsMet, Live, Measured, Observer, Stage,
 };
+use super::tls_session::TlsSession;
 
 /// Rows a batch holds.
 pub(crate) const ROWS_PER_BATCH: usize = 4096;
@@ -28,6 +29,7 @@ pub(crate) struct Counters<'a> {
     pub connections_opened: u64,
     pub retried: u64,
     pub unsolicited: u64,
+    pub handshakes: Handshakes,
     pub limits: LimitsMet,
     failure: Option<Failure>,
     pub server: Option<String>,
@@ -50,6 +52,7 @@ impl<'a> Counters<'a> {
             connections_opened: 0,
             retried: 0,
             unsolicited: 0,
+            handshakes: Handshakes::default(),
             limits: LimitsMet::default(),
             failure: None,
             server: None,
@@ -109,6 +112,13 @@ impl<'a> Counters<'a> {
         self.connections_peak = self.connections_peak.max(self.connections);
     }
 
+    pub(super) fn count_handshake(&mut self, tls: &TlsSession) {
+        self.handshakes.done += 1;
+        self.handshakes.resumed += u64::from(tls.is_resumed());
+        let protocol = &mut self.handshakes.protocol;
+        protocol.get_or_insert_with(|| tls.protocol());
+    }
+
     /// Only the first is kept: thousands would say the same.
     pub(super) fn failed(&mut self, failure: impl FnOnce() -> Failure) {
         self.failure.get_or_insert_with(failure);
@@ -136,6 +146,7 @@ impl<'a> Counters<'a> {
             connections_peak: self.connections_peak,
             retried: self.retried,
             unsolicited: self.unsolicited,
+            handshakes: self.handshakes,
             limits: self.limits,
             failure: self.failure,
             server: self.server,

@@ -60,11 +60,11 @@ pub(crate) struct DialError {
 }
 
 impl DialError {
-    /// A connection that failed after it had been asked for.
-    pub(super) fn after_connect(error: Errno) -> DialError {
+    /// A connection that failed after it had been asked for, in a call or in the TLS handshake.
+    pub(super) fn after_connect(call: &'static str, error: Errno) -> DialError {
         DialError {
             outcome: outcome(error),
-            call: "connect",
+            call,
             source: None,
             error,
         }
@@ -222,6 +222,22 @@ impl Dialer {
             source,
             error,
         })
+    }
+
+    /// The same of a TLS handshake or a record.
+    pub(super) fn describe_tls(&self, why: &str) -> Failure {
+        Failure {
+            outcome: Outcome::Tls,
+            message: format!("TLS with {}: {why}", self.name),
+        }
+    }
+
+    /// Describes a connection that violates HTTP/2.
+    pub(super) fn describe_http2(&self, outcome: Outcome, why: &str) -> Failure {
+        Failure {
+            outcome,
+            message: format!("HTTP/2 with {}: {why}", self.name),
+        }
     }
 
     /// What was tried, on what, and why it failed.

@@ -5,7 +5,7 @@
 //! connection before the first byte of a response, neither side made an error (RFC 9112 section
 //! 9.3.1): the request is sent once more, on a new connection, and its time continues.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use headway_event::{Interest, Ready};
 use headway_latency::{Outcome, Row};
@@ -16,16 +16,17 @@ use super::core::{Engine, whole_ns};
 use super::dial::{DialError, DialOutcome, outcome};
 use super::response::{Malformed, ResponseProgress};
 use super::slot::Phase;
+use super::tls_session::TlsSession;
 
 /// Receives per event; the rest waits for the next iteration, so that one fast response does not
 /// delay others.
-const RECEIVES_PER_EVENT_MAX: usize = 4;
+pub(super) const RECEIVES_PER_EVENT_MAX: usize = 4;
 
 /// From this many missing bytes on, they are thrown away in the kernel rather than copied.
 const DISCARD_MIN_BYTES: u64 = 16 * 1024;
 
 /// Delay before a Unix socket whose listener's queue was full is tried again.
-const RETRY_CONNECT_NS: u64 = 1_000_000;
+pub(super) const RETRY_CONNECT_NS: u64 = 1_000_000;
 
 /// One receive.
 enum Received {
@@ -43,38 +44,52 @@ enum Received {
 impl Engine<'_> {
     /// Opens a connection for the slot's request.
     pub(super) fn dial(&mut self, index: u32) {
+        if self.http2.is_some() {
+            return self.join(index);
+        }
+        let Some(socket) = self.connect(index) else {
+            return;
+        };
+        let target = self.slot(index).request.target;
+        let local = self.dialers[usize::from(target)].is_local();
+        let connection = self.counters.connections_opened as u32;
+        self.counters.opened();
+        let now_ns = self.now_ns;
+        let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
+        let per_connection = self.plan.requests_per_connection;
+        let tls = &self.plan.targets[usize::from(target)].tls;
+        let tls = tls.as_ref().map(TlsSession::new);
+        let slot = self.slot(index);
+        slot.socket = Some(socket);
+        slot.target = target;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.connection = connection;
+        slot.ordinal = 0;
+        slot.carries = match &mut slot.client {
+            Some(client) => Some(client.requests_on_connection()),
+            None => per_connection,
+        };
+        slot.bucket = bucket.unwrap_or_default();
+        slot.tls = tls.map(Box::new);
+        slot.phase = Phase::Connecting;
+        if local && self.plan.first_pause.is_zero() {
+            // The handshake is over: asking the events first would cost two calls more.
+            self.transmit(index);
+        } else {
+            self.poll_or_fail(index, Interest::WRITE);
+        }
+    }
+
+    /// Opens a connection for the slot's request. `None` if there is none: that is tried again, or the
+    /// request has failed.
+    pub(super) fn connect(&mut self, index: u32) -> Option<OwnedFd> {
         let slot = self.slot(index);
         // The number of its last connection is not that of a request that gets none.
         slot.connection = Row::NO_CONNECTION;
         let target = slot.request.target;
         let dialer = &mut self.dialers[usize::from(target)];
-        let local = dialer.is_local();
         match dialer.dial(&mut self.counters.limits) {
-            DialOutcome::Socket(socket) => {
-                let connection = self.counters.connections_opened as u32;
-                self.counters.opened();
-                let now_ns = self.now_ns;
-                let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
-                let per_connection = self.plan.requests_per_connection;
-                let slot = self.slot(index);
-                slot.socket = Some(socket);
-                slot.target = target;
-                slot.generation = slot.generation.wrapping_add(1);
-                slot.connection = connection;
-                slot.ordinal = 0;
-                slot.carries = match &mut slot.client {
-                    Some(client) => Some(client.requests_on_connection()),
-                    None => per_connection,
-                };
-                slot.bucket = bucket.unwrap_or_default();
-                slot.phase = Phase::Connecting;
-                if local && self.plan.first_pause.is_zero() {
-                    // The handshake is over: asking the events first would cost two calls more.
-                    self.transmit(index);
-                } else {
-                    self.poll_or_fail(index, Interest::WRITE);
-                }
-            }
+            DialOutcome::Socket(socket) => return Some(socket),
             DialOutcome::Busy => {
                 self.slot(index).phase = Phase::Connecting;
                 self.timers.set(index, self.now_ns + RETRY_CONNECT_NS);
@@ -84,10 +99,14 @@ impl Engine<'_> {
                 self.finish(index, cause.outcome, false);
             }
         }
+        None
     }
 
     /// Something happened on a slot's connection.
     pub(super) fn on_event(&mut self, event: Ready) {
+        if event.token.kind() == super::http2::TOKEN_KIND {
+            return self.on_carrier_event(event);
+        }
         let index = event.token.slot();
         let pauses = !self.plan.first_pause.is_zero();
         let slot = self.slot(index);
@@ -97,7 +116,9 @@ impl Engine<'_> {
             return;
         }
         match slot.phase {
-            Phase::Connecting if pauses && event.writable && !event.hangup => {
+            Phase::Connecting
+                if pauses && slot.tls.is_none() && event.writable && !event.hangup =>
+            {
                 self.begin_first_pause(index);
             }
             Phase::Connecting | Phase::Sending => {
@@ -108,6 +129,9 @@ impl Engine<'_> {
                     self.receive(index);
                 }
             }
+            // The client's next step needs the server's; a connection that failed is readable.
+            Phase::Handshaking if event.readable => self.receive(index),
+            Phase::Handshaking => self.transmit(index),
             Phase::FirstPause | Phase::Receiving => self.receive(index),
             Phase::Idle => self.read_idle(index),
             Phase::Free | Phase::Paused => {}
@@ -116,7 +140,7 @@ impl Engine<'_> {
 
     /// The connection is open, and its first request comes after a pause. Responses before that are
     /// read.
-    fn begin_first_pause(&mut self, index: u32) {
+    pub(super) fn begin_first_pause(&mut self, index: u32) {
         let now_ns = self.update_clock();
         let pause_ns = whole_ns(self.plan.first_pause);
         self.slot(index).phase = Phase::FirstPause;
@@ -134,6 +158,9 @@ impl Engine<'_> {
     /// Sends what is left of the slot's request.
     pub(super) fn transmit(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
+        if slot.tls.is_some() {
+            return self.transmit_sealed(index);
+        }
         let Some(socket) = &slot.socket else { return };
         let (document, target, last) = (slot.request.document, slot.request.target, slot.is_last());
         let bytes = match &slot.client {
@@ -179,7 +206,7 @@ impl Engine<'_> {
         self.receive(index);
     }
 
-    fn poll_or_fail(&mut self, index: u32, interest: Interest) {
+    pub(super) fn poll_or_fail(&mut self, index: u32, interest: Interest) {
         if !self.poll_for(index, interest) {
             self.counters.limits.descriptors += 1;
             self.finish(index, Outcome::NoDescriptor, false);
@@ -187,7 +214,10 @@ impl Engine<'_> {
     }
 
     /// Reads what has arrived for the slot's request.
-    fn receive(&mut self, index: u32) {
+    pub(super) fn receive(&mut self, index: u32) {
+        if self.slot(index).tls.is_some() {
+            return self.receive_sealed(index);
+        }
         for _ in 0..RECEIVES_PER_EVENT_MAX {
             let Some(allowed) = self.allowance(index) else {
                 return;
@@ -229,7 +259,7 @@ impl Engine<'_> {
     }
 
     /// What may be read now; `None` when the connection has to wait until it has earned more.
-    fn allowance(&mut self, index: u32) -> Option<usize> {
+    pub(super) fn allowance(&mut self, index: u32) -> Option<usize> {
         let most = self.buffer.len();
         let Some(bandwidth) = self.bandwidth else {
             return Some(most);
@@ -283,7 +313,7 @@ impl Engine<'_> {
     }
 
     /// The response is whole.
-    fn judge(&mut self, index: u32, excess: bool) {
+    pub(super) fn judge(&mut self, index: u32, excess: bool) {
         let slot = &mut self.pool.slots[index as usize];
         // A response may overtake its request; what is left of that would begin the next one.
         let sent = slot.phase == Phase::Receiving;
@@ -298,7 +328,7 @@ impl Engine<'_> {
     }
 
     /// What a whole response is where all clients are alike.
-    fn outcome_of_document(&self, index: u32, excess: bool) -> Outcome {
+    pub(super) fn outcome_of_document(&self, index: u32, excess: bool) -> Outcome {
         let slot = &self.pool.slots[index as usize];
         let document = &self.plan.work.documents[slot.request.document as usize];
         let response = &slot.response;
@@ -325,11 +355,17 @@ impl Engine<'_> {
     }
 
     /// The server closed its side before the response was whole, unless that is how it ends.
-    fn end_of_stream(&mut self, index: u32) {
-        let slot = self.slot(index);
-        if slot.response.close() {
+    pub(super) fn end_of_stream(&mut self, index: u32) {
+        if self.slot(index).response.close() {
             self.judge(index, false);
-        } else if may_retry(slot) {
+        } else {
+            self.cut_off(index);
+        }
+    }
+
+    /// The server left in the middle of a response, or before it.
+    pub(super) fn cut_off(&mut self, index: u32) {
+        if self.may_retry(index) {
             self.retry(index);
         } else {
             self.finish(index, Outcome::ClosedEarly, false);
@@ -337,18 +373,22 @@ impl Engine<'_> {
     }
 
     /// The connection failed.
-    fn connection_failed(&mut self, index: u32, error: Errno) {
+    pub(super) fn connection_failed(&mut self, index: u32, error: Errno) {
         let slot = self.slot(index);
-        let outcome = match (outcome(error), slot.phase) {
-            (Outcome::TimedOut, Phase::Connecting) => Outcome::ConnectTimedOut,
-            (other, _) => other,
+        let (opening, call) = match slot.phase {
+            Phase::Handshaking => (true, "TLS handshake"),
+            phase => (phase == Phase::Connecting, "connect"),
         };
-        if slot.phase == Phase::Connecting {
+        let outcome = match outcome(error) {
+            Outcome::TimedOut if opening => Outcome::ConnectTimedOut,
+            other => other,
+        };
+        if opening {
             let target = usize::from(slot.request.target);
             let dialer = &self.dialers[target];
             self.counters
-                .failed(|| dialer.describe(DialError::after_connect(error)));
-        } else if outcome == Outcome::Reset && may_retry(slot) {
+                .failed(|| dialer.describe(DialError::after_connect(call, error)));
+        } else if outcome == Outcome::Reset && self.may_retry(index) {
             return self.retry(index);
         }
         self.finish(index, outcome, false);
@@ -375,7 +415,9 @@ impl Engine<'_> {
         if self.bandwidth.is_some() || matches!(phase, Phase::Connecting | Phase::FirstPause) {
             self.timers.clear(index);
         }
-        if !keeps || !self.poll_for(index, Interest::READ) {
+        if self.http2.is_some() {
+            self.leave(index);
+        } else if !keeps || !self.poll_for(index, Interest::READ) {
             self.close_connection(index);
         }
         self.next_request(index, outcome);
@@ -383,6 +425,9 @@ impl Engine<'_> {
 
     /// Something came on a connection that carries no request: its end, as a rule.
     fn read_idle(&mut self, index: u32) {
+        if self.slot(index).tls.is_some() {
+            return self.read_idle_sealed(index);
+        }
         let Some(socket) = &self.pool.slots[index as usize].socket else {
             return;
         };
@@ -393,13 +438,16 @@ impl Engine<'_> {
         }
         self.close_idle(index);
     }
-}
 
-/// Whether the server may have closed a keep-alive connection just as the request was sent. A retry
-/// uses a new connection, so a request is sent at most twice; one that is not idempotent is never
-/// retried.
-fn may_retry(slot: &super::slot::ConnectionSlot) -> bool {
-    let client = slot.client.as_deref();
-    let repeats = client.is_none_or(|client| client.facts().repeats);
-    slot.ordinal > 0 && !slot.response.begun() && repeats
+    /// Whether the server may have closed a keep-alive connection just as the request was sent. A
+    /// retry uses a new connection, so a request is sent at most twice; one that is not idempotent
+    /// is never retried.
+    fn may_retry(&self, index: u32) -> bool {
+        let slot = &self.pool.slots[index as usize];
+        let repeats = match &slot.client {
+            Some(client) => client.facts().repeats,
+            None => self.plan.method.is_idempotent(),
+        };
+        slot.ordinal > 0 && !slot.response.begun() && repeats
+    }
 }

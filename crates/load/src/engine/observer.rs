@@ -112,6 +112,8 @@ pub struct Measured {
     pub retried: u64,
     /// Keep-alive connections on which the server sent bytes without a request.
     pub unsolicited: u64,
+    /// TLS handshakes.
+    pub handshakes: Handshakes,
     /// The client's own limits that were met.
     pub limits: LimitsMet,
     /// The first connection that could not be opened.
@@ -120,6 +122,17 @@ pub struct Measured {
     pub server: Option<String>,
     /// Whether the observer stopped it.
     pub stopped: bool,
+}
+
+/// TLS handshakes of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handshakes {
+    /// Those that were completed.
+    pub done: u64,
+    /// Those of them which resumed an earlier session.
+    pub resumed: u64,
+    /// Version and cipher suite of the first one.
+    pub protocol: Option<String>,
 }
 
 /// From this lag on, a start is late: 1 ms.

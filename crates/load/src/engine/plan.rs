@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::conversation::Conversation;
+use super::method::Method;
+pub use super::protocol::Protocol;
+use crate::tls::TlsClient;
 
 /// A whole run.
 #[derive(Debug)]
@@ -58,7 +61,14 @@ pub struct Plan {
     /// Headers added to every request, name and value. `Host` and `User-Agent` replace those that
     /// the client would send.
     pub headers: Vec<(String, String)>,
+    /// The body of every request, at most [`BODY_BYTES_MAX`]; empty: none.
+    pub body: Vec<u8>,
+    /// The version of HTTP, and what a connection carries.
+    pub protocol: Protocol,
 }
+
+/// A request is put together in memory before it is sent.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// A server.
 #[derive(Clone, Debug)]
@@ -71,6 +81,8 @@ pub struct Target {
     pub weight: u32,
     /// Which local addresses its connections come from.
     pub sources: Sources,
+    /// How its connections use TLS; `None`: they do not.
+    pub tls: Option<TlsClient>,
 }
 
 /// Where a server listens.
@@ -194,26 +206,6 @@ pub enum Mode {
     },
 }
 
-/// The method of requests. Only methods without a body are possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// The method GET.
-    #[default]
-    Get,
-    /// `HEAD`: the response has headers only.
-    Head,
-}
-
-impl Method {
-    /// As in the request line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Get => "GET",
-            Method::Head => "HEAD",
-        }
-    }
-}
-
 /// How arrivals lie in a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
@@ -317,6 +309,9 @@ pub enum PlanError {
         "a conversation needs a closed loop: the next request of a client depends on the last response"
     )]
     OpenConversation,
+    /// A setting that HTTP/2 does not have, or that this client does not support with it.
+    #[error("HTTP/2: {0}")]
+    Http2(String),
     /// Verification was asked for, and there is nothing to compare with.
     #[error("{0} has no checksum to verify its content by")]
     NoChecksum(String),
@@ -364,6 +359,8 @@ impl Plan {
             expect_status: None,
             method: Method::Get,
             headers: Vec::new(),
+            body: Vec::new(),
+            protocol: Protocol::Http1,
         }
     }
 
@@ -395,6 +392,8 @@ impl Plan {
                 "it has a control character",
             )?;
         }
+        self.protocol.check(self)?;
+        bounded("the body", self.body.len() as u64, BODY_BYTES_MAX as u64)?;
         for (what, zero) in [
             (
                 "requests per connection",
@@ -424,6 +423,7 @@ impl Target {
             host: host.into(),
             weight: 1,
             sources: Sources::Any,
+            tls: None,
         }
     }
 
@@ -528,14 +528,14 @@ impl Schedule {
     }
 }
 
-fn nonzero(what: &'static str, value: u64) -> Result<(), PlanError> {
+pub(super) fn nonzero(what: &'static str, value: u64) -> Result<(), PlanError> {
     match value {
         0 => Err(PlanError::Zero(what)),
         _ => Ok(()),
     }
 }
 
-fn bounded(what: &'static str, value: u64, max: u64) -> Result<(), PlanError> {
+pub(super) fn bounded(what: &'static str, value: u64, max: u64) -> Result<(), PlanError> {
     match value > max {
         true => Err(PlanError::TooLarge { what, value, max }),
         false => Ok(()),

@@ -16,6 +16,8 @@ pub(crate) struct RequestBuilder {
     ends: Vec<usize>,
     /// The request headers, by target: of a request that keeps its connection, and of the last one.
     headers: Vec<[Vec<u8>; 2]>,
+    /// The body of every request.
+    body: Vec<u8>,
     targets: WeightedRoundRobin,
     /// The request being sent.
     buffer: Vec<u8>,
@@ -50,8 +52,9 @@ impl RequestBuilder {
                 .iter()
                 .map(|target| headers(plan, target))
                 .collect(),
+            body: plan.body.clone(),
             targets: WeightedRoundRobin::new(&plan.targets),
-            buffer: Vec::with_capacity(4096),
+            buffer: Vec::with_capacity(4096 + plan.body.len()),
         }
     }
 
@@ -90,6 +93,7 @@ impl RequestBuilder {
         self.buffer
             .extend_from_slice(&self.lines[start..self.ends[index]]);
         self.buffer.extend_from_slice(headers);
+        self.buffer.extend_from_slice(&self.body);
         &self.buffer
     }
 
@@ -114,6 +118,13 @@ fn headers(plan: &Plan, target: &Target) -> [Vec<u8>; 2] {
     }
     if !given("user-agent") {
         keep.push_str(&format!("User-Agent: headway-load/{version}\r\n"));
+    }
+    // As curl does, whatever the body is.
+    if !plan.body.is_empty() && !given("content-type") {
+        keep.push_str("Content-Type: application/x-www-form-urlencoded\r\n");
+    }
+    if !plan.body.is_empty() || plan.method.expects_body() {
+        keep.push_str(&format!("Content-Length: {}\r\n", plan.body.len()));
     }
     for (name, value) in &plan.headers {
         keep.push_str(&format!("{name}: {value}\r\n"));
@@ -190,13 +201,37 @@ mod tests {
     #[test]
     fn host_and_user_agent_are_replaced_when_they_are_given_with_head() {
         let mut plan = Plan::closed(target(1), Work::paths(["/a"]), 1);
-        plan.method = super::super::plan::Method::Head;
+        plan.method = super::super::method::Method::Head;
         plan.headers.push(("host".into(), "other".into()));
         plan.headers.push(("User-Agent".into(), "me".into()));
         assert_eq!(
             RequestBuilder::new(&plan).form(0, 0, false),
             b"HEAD /a HTTP/1.1\r\nhost: other\r\nUser-Agent: me\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn body_has_length_and_type_when_there_is_one() {
+        let mut plan = Plan::closed(target(1), Work::paths(["/a"]), 1);
+        plan.method = super::super::method::Method::Post;
+        plan.headers.push(("User-Agent".into(), "me".into()));
+        let formed = |plan: &Plan| {
+            String::from_utf8(RequestBuilder::new(plan).form(0, 0, false).to_vec()).unwrap()
+        };
+        let head = "POST /a HTTP/1.1\r\nHost: example.org:8080\r\n";
+        assert_eq!(
+            formed(&plan),
+            format!("{head}Content-Length: 0\r\nUser-Agent: me\r\n\r\n")
+        );
+        plan.body = b"a=1".to_vec();
+        let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+        assert_eq!(
+            formed(&plan),
+            format!("{head}{form}Content-Length: 3\r\nUser-Agent: me\r\n\r\na=1")
+        );
+        plan.headers = vec![("content-type".into(), "text/plain".into())];
+        let text = formed(&plan);
+        assert!(text.contains("\r\ncontent-type: text/plain\r\n") && !text.contains(form));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 use super::conversation::BodyReader;
 use crate::checksum::Checksum;
 
+mod stream;
+
 /// Longer heads are no responses to a load generator.
 pub(crate) const HEADER_BYTES_MAX: usize = 64 * 1024;
 

@@ -7,6 +7,7 @@ use headway_event::Interest;
 use super::bandwidth::Bucket;
 use super::conversation::Client;
 use super::response::Response;
+use super::tls_session::TlsSession;
 
 /// What a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) enum Phase {
     Idle,
     /// A request waits for its connection (without a socket: for the timer that dials again).
     Connecting,
+    /// The TLS handshake of its connection.
+    Handshaking,
     /// The connection is established, and its first request waits for a timer.
     FirstPause,
     /// A part of a request has left.
@@ -35,8 +38,23 @@ pub(crate) struct Request {
     pub start_ns: u64,
     /// 0 until a byte came.
     pub first_byte_ns: u64,
+    /// How long the TLS handshake of its connection took; 0 without one.
+    pub handshake_ns: u64,
     pub document: u32,
     pub target: u8,
+    /// The request is sent for the second time, over HTTP/2.
+    pub is_retried: bool,
+}
+
+/// The connection and the stream of a slot's request, over HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamPlace {
+    /// The index of the connection.
+    pub connection: u32,
+    /// 0 while it waits for a stream.
+    pub id: u32,
+    /// Whether the connection had completed a response when the request was sent.
+    pub is_kept: bool,
 }
 
 /// A request of an open loop that waits for a connection.
@@ -51,6 +69,10 @@ pub(crate) struct Waiting {
 pub(crate) struct ConnectionSlot {
     pub phase: Phase,
     pub socket: Option<OwnedFd>,
+    /// The stream over HTTP/2. There connections are shared, so this slot does not use its own connection.
+    pub stream: Option<StreamPlace>,
+    /// TLS, if its connection has it.
+    pub tls: Option<Box<TlsSession>>,
     /// What the events are asked for; `None`: it is not registered.
     pub interest: Option<Interest>,
     /// Incremented with every connection, so that a late event of an old connection is ignored.
@@ -63,7 +85,7 @@ pub(crate) struct ConnectionSlot {
     pub ordinal: u32,
     /// Requests that its connection carries; `None` is as many as the server lets it.
     pub carries: Option<u32>,
-    /// Bytes of the request that have left.
+    /// Bytes of the request that have left, or have been sealed.
     pub sent_bytes: usize,
     /// Index among the idle slots of the target.
     pub idle_at: u32,
@@ -88,6 +110,8 @@ impl ConnectionSlot {
         ConnectionSlot {
             phase: Phase::Free,
             socket: None,
+            stream: None,
+            tls: None,
             interest: None,
             generation: 0,
             target: 0,
@@ -113,7 +137,16 @@ impl ConnectionSlot {
     pub(super) fn is_busy(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Connecting | Phase::FirstPause | Phase::Sending | Phase::Receiving
+            Phase::Connecting
+                | Phase::Handshaking
+                | Phase::FirstPause
+                | Phase::Sending
+                | Phase::Receiving
         )
+    }
+
+    /// Whether its connection is not established yet.
+    pub(super) fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Handshaking)
     }
 }

@@ -78,6 +78,7 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
         ("the paths", extra("paths", "of the addresses")),
         ("the method", or(load.method.as_ref(), "GET")),
         ("the headers", format!("{:?}", load.headers)),
+        ("HTTP/2 streams", or(load.streams, "none")),
         ("connections", or(load.connections, "of the default")),
         (
             "requests per connection",

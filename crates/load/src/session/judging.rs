@@ -6,7 +6,7 @@ use crate::engine::{Measured, Mode, Sources, Target};
 use crate::verdict::{Evidence, judge};
 use headway_latency::Outcome;
 use headway_latency::format::count;
-use headway_latency::run::description::{ClientInfo, ServerInfo};
+use headway_latency::run::description::{ClientInfo, ServerInfo, TlsInfo};
 
 /// Everything the verdict wants to know.
 pub(super) fn evidence(prepared: &Prepared, ran: &Ran) -> Evidence {
@@ -66,7 +66,18 @@ pub(super) fn client(
         descriptors_limit: Some(limits.descriptors),
         descriptors_used: Some(peak),
         connections_opened: Some(measured.connections_opened),
+        tls: tls_info(measured),
     }
+}
+
+/// `None` if no connection had TLS.
+fn tls_info(measured: &Measured) -> Option<TlsInfo> {
+    let handshakes = &measured.handshakes;
+    Some(TlsInfo {
+        protocol: handshakes.protocol.clone()?,
+        handshakes: handshakes.done,
+        resumed: handshakes.resumed,
+    })
 }
 
 fn lag_us(measured: &Measured, percentile: f64) -> Option<f64> {
@@ -122,7 +133,7 @@ pub(super) fn warnings(measured: &Measured) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::client::watch::Waited;
-    use crate::engine::{Address, Epoch};
+    use crate::engine::{Address, Epoch, Handshakes};
     use crate::session::rows::{RowSink, Rows};
     use headway_latency::{Analyzer, Histogram, RunDescription};
 
@@ -158,6 +169,11 @@ mod tests {
                 connections_peak: 0,
                 retried: 0,
                 unsolicited: 0,
+                handshakes: Handshakes {
+                    done: 3,
+                    resumed: 2,
+                    protocol: Some("TLSv1.3".to_owned()),
+                },
                 limits: crate::engine::LimitsMet {
                     connections: 6,
                     waiting: 7,
@@ -246,6 +262,9 @@ mod tests {
             (Some(23), Some(21))
         );
         assert_eq!(found.connections_opened, Some(22));
+        let tls = found.tls.expect("handshakes");
+        assert_eq!((tls.handshakes, tls.resumed), (3, 2));
+        assert_eq!(tls.protocol, "TLSv1.3");
 
         let unmeasured = Measured {
             lag: Histogram::new(),

@@ -169,6 +169,7 @@ mod tests {
             class: 255,
             target: 0,
             warmup: false,
+            handshake_ns: 0,
         }
     }
 

@@ -114,6 +114,7 @@ mod tests {
             class: Row::NO_CLASS,
             target: 0,
             warmup,
+            handshake_ns: 0,
         };
         let analyzer = Analyzer::new(&RunDescription::default());
         let mut rows = Rows::new(RowSink::Figures(Box::new(analyzer)), None);

@@ -12,14 +12,15 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::work;
 use super::{Prepared, SessionError};
+use super::{redaction, work};
 use crate::cli_types::{Endpoint, RateSchedule, Url};
 use crate::client::limits::ClientLimits;
 use crate::client::{environment, resolve};
 use crate::engine::{
-    Address, Arrivals, Method, Mode, Plan, Schedule, Segment, Sources, Stop, Target,
+    Address, Arrivals, Method, Mode, Plan, Protocol, Schedule, Segment, Sources, Stop, Target,
 };
+use crate::tls::TlsOptions;
 use headway_latency::RunDescription;
 use headway_latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
 
@@ -75,6 +76,14 @@ pub struct Settings {
     pub method: Method,
     /// Headers added to every request, name and value.
     pub headers: Vec<(String, String)>,
+    /// The body of every request; empty: none.
+    pub body: Vec<u8>,
+    /// The `Host` header, in place of the URL's host.
+    pub host: Option<String>,
+    /// How `https` URLs are asked.
+    pub tls: TlsOptions,
+    /// The version of HTTP.
+    pub protocol: Protocol,
     /// Request only this many directories of a SPECweb set, with the popularity of a set of that
     /// size.
     pub directories: Option<u32>,
@@ -129,7 +138,7 @@ impl Settings {
         self.check_limits(&plan, &limits)?;
         self.check_sources()?;
         let description = RunDescription {
-            command: self.command.clone(),
+            command: redaction::without_secrets(&self.command),
             label: self.label.clone(),
             environment: self.environment(),
             targets: self.urls.iter().map(ToString::to_string).collect(),
@@ -159,10 +168,21 @@ impl Settings {
     fn agree(&self) -> Result<(), SessionError> {
         let wrong = |text: &str| Err(SessionError::Use(text.to_owned()));
         if self.urls.is_empty() {
-            return wrong("no server; write http://host:port/path or unix:/path/of/socket");
+            return wrong(
+                "no server; write http://host:port/path, https:// or unix:/path/of/socket",
+            );
         }
         if self.verify && !matches!(self.work, WorkSource::FileSet(_)) {
             return wrong("--verify compares bodies with a file set; name it with --fileset");
+        }
+        if let Some((name, _)) = self
+            .headers
+            .iter()
+            .find(|(name, _)| self.is_given_twice(name))
+        {
+            return Err(SessionError::Use(format!(
+                "{name} is given twice; give it once"
+            )));
         }
         if self.verify && self.method == Method::Head {
             return wrong("--verify compares bodies, and responses to HEAD have none");
@@ -201,6 +221,11 @@ impl Settings {
         Ok(())
     }
 
+    /// `--host` and `-H 'Host: …'` are the same header.
+    fn is_given_twice(&self, name: &str) -> bool {
+        self.host.is_some() && name.eq_ignore_ascii_case("host")
+    }
+
     /// One target for each endpoint, in the order of their first mention.
     fn targets(&self) -> Result<Vec<Target>, SessionError> {
         let mut endpoints: Vec<&Endpoint> = Vec::new();
@@ -218,15 +243,26 @@ impl Settings {
     fn target(&self, endpoint: &Endpoint) -> Result<Target, SessionError> {
         let address = match endpoint {
             Endpoint::Unix(path) => Address::Unix(path.clone()),
-            Endpoint::Inet { host, port } => Address::Inet(resolve(host, *port)?),
+            Endpoint::Inet { host, port, .. } => Address::Inet(resolve(host, *port)?),
         };
         let sources = match &address {
             Address::Inet(_) if !self.sources.is_empty() => Sources::List(self.sources.clone()),
             Address::Inet(to) if to.is_ipv4() && to.ip().is_loopback() => Sources::Loopback,
             _ => Sources::Any,
         };
-        let mut target = Target::new(address, endpoint.host_header());
+        let host = self.host.clone();
+        let mut target = Target::new(address, host.unwrap_or_else(|| endpoint.host_header()));
         target.sources = sources;
+        if let Endpoint::Inet {
+            host, tls: true, ..
+        } = endpoint
+        {
+            let options = TlsOptions {
+                http2: matches!(self.protocol, Protocol::Http2 { .. }),
+                ..self.tls.clone()
+            };
+            target.tls = Some(options.client(host)?);
+        }
         Ok(target)
     }
 
@@ -265,6 +301,7 @@ impl Settings {
         plan.requests_per_connection = self.requests_per_connection;
         plan.method = self.method;
         plan.headers = self.headers.clone();
+        plan.body = self.body.clone();
         plan.timeout = self.timeout();
         plan.think = self.think;
         plan.first_pause = self.first_pause;
@@ -274,6 +311,7 @@ impl Settings {
         plan.stop = self.stop();
         plan.seed = self.seed;
         plan.verify = self.verify;
+        plan.protocol = self.protocol;
         Ok(plan)
     }
 
@@ -362,11 +400,16 @@ impl Settings {
     fn describe(&self, plan: &Plan) -> LoadInfo {
         let mut load = LoadInfo {
             method: (plan.method != Method::Get).then(|| plan.method.name().to_owned()),
-            headers: plan
-                .headers
-                .iter()
-                .map(|(name, value)| format!("{name}: {value}"))
-                .collect(),
+            headers: plan.headers.iter().map(redaction::header).collect(),
+            body_bytes: plan.body.len() as u64,
+            protocol: match plan.protocol {
+                Protocol::Http1 => None,
+                Protocol::Http2 { .. } => Some("h2".to_owned()),
+            },
+            streams: match plan.protocol {
+                Protocol::Http1 => None,
+                Protocol::Http2 { streams } => Some(streams.into()),
+            },
             requests_per_connection: plan.requests_per_connection.map(Into::into),
             timeout_ms: plan.timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
             think_ms: plan.think.as_secs_f64() * 1e3,
@@ -442,158 +485,4 @@ fn segments(schedule: &RateSchedule, warmup: Duration) -> Schedule {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(demand: Demand) -> Settings {
-        Settings {
-            urls: vec!["http://127.0.0.1:8080/a".parse().expect("an address")],
-            work: WorkSource::Addresses,
-            method: Method::Get,
-            headers: Vec::new(),
-            directories: None,
-            demand,
-            connections: None,
-            requests_per_connection: None,
-            timeout: None,
-            think: Duration::ZERO,
-            first_pause: Duration::ZERO,
-            bandwidth_bits_per_s: None,
-            warmup: None,
-            cooldown: Duration::ZERO,
-            duration: None,
-            requests: None,
-            seed: 1,
-            sources: Vec::new(),
-            verify: false,
-            label: None,
-            cpus: Vec::new(),
-            command: Vec::new(),
-        }
-    }
-
-    fn open(schedule: &str) -> Settings {
-        settings(Demand::Open {
-            schedule: schedule.parse().expect("a schedule"),
-            arrivals: Arrivals::Poisson,
-        })
-    }
-
-    #[test]
-    fn defaults_are_64_keep_alive_connections_and_10_s_when_nothing_is_set() {
-        let closed = settings(Demand::Closed).prepare().expect("a plan").plan;
-        assert!(
-            matches!(closed.mode, Mode::Closed { connections } if connections <= CONNECTIONS_CLOSED)
-        );
-        assert_eq!(closed.requests_per_connection, None);
-        assert_eq!(closed.timeout, Some(TIMEOUT_CLOSED));
-        assert_eq!(
-            (closed.warmup, closed.stop.duration),
-            (WARMUP, Some(DURATION))
-        );
-        let open = open("100:1s").prepare().expect("a plan").plan;
-        assert_eq!(open.timeout, Some(TIMEOUT_OPEN));
-    }
-
-    #[test]
-    fn all_requests_of_a_timeout_may_wait_when_connections_are_few() {
-        let waiting_max = |change: fn(&mut Settings)| {
-            let mut asked = open("100:10s,200-2000:5s");
-            (asked.connections, asked.timeout) = (Some(8), Some(Duration::from_secs(4)));
-            change(&mut asked);
-            match asked.prepare().expect("a plan").plan.mode {
-                Mode::Open { waiting_max, .. } => waiting_max,
-                Mode::Closed { .. } => panic!("a schedule makes an open loop"),
-            }
-        };
-        assert_eq!(waiting_max(|_| ()), 13_000);
-        // Without a timeout, those of the whole run: 16 s with the warm-up.
-        let whole = waiting_max(|asked| asked.timeout = Some(Duration::ZERO));
-        assert_eq!(whole, 49_000);
-        let huge = waiting_max(|asked| asked.demand = open("9000000:1s").demand);
-        assert_eq!(huge, WAITING_MAX);
-    }
-
-    #[test]
-    fn warm_up_comes_before_the_schedule_when_there_are_steps() {
-        let prepared = open("100:10s,200-0:5s").prepare().expect("a plan");
-        let Mode::Open { schedule, .. } = &prepared.plan.mode else {
-            panic!("a schedule makes an open loop");
-        };
-        let lengths: Vec<u64> = schedule
-            .segments
-            .iter()
-            .map(|one| one.length.as_secs())
-            .collect();
-        assert_eq!(lengths, [1, 10, 5, 0]);
-        assert_eq!(prepared.plan.stop.duration, Some(Duration::from_secs(15)));
-        assert_eq!(prepared.description.load.schedule.len(), 2);
-        assert_eq!(prepared.description.load.rate_rps, Some(100.0));
-    }
-
-    #[test]
-    fn warm_up_is_zero_when_a_number_of_requests_is_set() {
-        let mut counted = settings(Demand::Closed);
-        counted.requests = Some(10);
-        let plan = counted.prepare().expect("a plan").plan;
-        assert_eq!((plan.warmup, plan.stop.duration), (Duration::ZERO, None));
-        counted.warmup = Some(WARMUP);
-        assert_eq!(counted.prepare().expect("a plan").plan.warmup, WARMUP);
-    }
-
-    #[test]
-    fn timeout_is_for_ever_when_it_is_zero() {
-        let mut patient = settings(Demand::Closed);
-        patient.timeout = Some(Duration::ZERO);
-        assert_eq!(patient.prepare().expect("a plan").plan.timeout, None);
-    }
-
-    #[test]
-    fn contradicting_settings_are_a_usage_error() {
-        type Change = fn(&mut Settings);
-        let cases: &[(Change, &str)] = &[
-            (|s| s.urls.clear(), "no server"),
-            (|s| s.verify = true, "--fileset"),
-            (|s| s.requests = Some(0), "--requests 0"),
-            (
-                |s| (s.requests, s.cooldown) = (Some(9), WARMUP),
-                "--cooldown follows",
-            ),
-            (
-                |s| (s.demand, s.cooldown) = (open("9-0:1s").demand, WARMUP),
-                "which is 0",
-            ),
-            (|s| s.connections = Some(0), "--connections 0"),
-            (|s| s.duration = Some(Duration::ZERO), "--duration 0"),
-            (|s| s.think = WARMUP, "--think"),
-            (|s| s.first_pause = TIMEOUT_OPEN, "--first-pause"),
-            (
-                |s| s.sources = vec!["::1".parse().expect("an address")],
-                "IPv4 and IPv6",
-            ),
-            (|s| s.connections = Some(2_000_000), "2000000"),
-        ];
-        for (change, part) in cases {
-            let mut settings = open("100:1s");
-            change(&mut settings);
-            let error = settings.prepare().expect_err(part);
-            assert!(error.to_string().contains(part), "{part}: {error}");
-            assert!(error.is_use(), "{part}");
-        }
-    }
-
-    #[test]
-    fn servers_are_one_target_each_when_urls_repeat_them() {
-        let mut several = settings(Demand::Closed);
-        let url = |text: &str| text.parse().expect("an address");
-        several.urls.push(url("http://127.0.0.1:8080/b"));
-        let plan = several.prepare().expect("a plan").plan;
-        assert_eq!((plan.targets.len(), plan.work.documents.len()), (1, 2));
-        several.urls.push(url("http://127.0.0.2:8080/a"));
-        let error = several.prepare().expect_err("the second has no /b");
-        assert!(
-            error.is_use() && error.to_string().contains("--paths"),
-            "{error}"
-        );
-    }
-}
+mod tests;

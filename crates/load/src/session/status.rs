@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli_types::{Endpoint, Url};
 use crate::engine::Address;
+use crate::tls::TlsClient;
 
 /// For the whole exchange.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -107,7 +108,11 @@ fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
             Ok(exchange_on(stream, request)?)
         }
-        Endpoint::Inet { host, port } => {
+        Endpoint::Inet { tls: true, .. } => {
+            let text = format!("{url}: only http:// is possible here");
+            Err(Failed::Address(text))
+        }
+        Endpoint::Inet { host, port, .. } => {
             let address = crate::client::resolve::resolve(host, *port)
                 .map_err(|error| Failed::Address(error.to_string()))?;
             let stream = TcpStream::connect_timeout(&address, EXCHANGE_TIMEOUT)?;
@@ -165,12 +170,30 @@ fn parse(answer: &[u8]) -> Result<serde_json::Value, String> {
 pub fn reach(address: &Address, timeout: Duration) -> io::Result<()> {
     match address {
         Address::Unix(path) => UnixStream::connect(path).map(drop),
-        Address::Inet(address) => reach_inet(address, timeout),
+        Address::Inet(address) => reach_inet(address, timeout).map(drop),
     }
 }
 
-fn reach_inet(address: &SocketAddr, timeout: Duration) -> io::Result<()> {
-    TcpStream::connect_timeout(address, timeout).map(drop)
+/// The same with TLS, which only TCP has.
+///
+/// # Errors
+/// Why the connection could not be made; or why the handshake failed, as text.
+pub(super) fn reach_tls(
+    address: &Address,
+    tls: &TlsClient,
+    timeout: Duration,
+) -> io::Result<Result<(), String>> {
+    let Address::Inet(address) = address else {
+        return reach(address, timeout).map(Ok);
+    };
+    let stream = reach_inet(address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    Ok(tls.greet(stream))
+}
+
+fn reach_inet(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(address, timeout)
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use headway_latency::analysis::Distribution;
 use headway_latency::format::{
     bit_rate, bytes, count, duration, number, percent, printable, time_us,
 };
-use headway_latency::run::description::{ClientInfo, LoadInfo, Mode, ScheduleStep, Verdict};
+use headway_latency::run::description::{
+    ClientInfo, LoadInfo, Mode, ScheduleStep, TlsInfo, Verdict,
+};
 use headway_latency::{Analysis, RunDescription};
 use std::fmt::Write;
 
@@ -34,6 +36,9 @@ pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -
     if let Some(client) = &description.client {
         out.push('\n');
         line(&mut out, "client", &client_text(client));
+        if let Some(tls) = &client.tls {
+            line(&mut out, "TLS", &tls_text(tls));
+        }
     }
     out
 }
@@ -85,6 +90,13 @@ fn load(load: &LoadInfo) -> String {
         ),
         Mode::Open => format!("open loop, {}", offered(load)),
     };
+    match load.streams {
+        Some(1) => text += ", HTTP/2",
+        Some(streams) => {
+            let _ = write!(text, ", HTTP/2 with {} streams each", count(streams));
+        }
+        None => {}
+    }
     match load.requests_per_connection {
         Some(1) => text += ", 1 request per connection",
         Some(number) => {
@@ -220,6 +232,9 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         }
         Mode::Closed => lines.push(("from start", &analysis.response)),
     }
+    if analysis.handshake.is_some() {
+        lines.push(("TLS handshake", &analysis.handshake));
+    }
     let _ = write!(out, "  {:<width$}", "latency", width = NAME_WIDTH - 2);
     for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
         let _ = write!(out, "{name:>10}");
@@ -249,6 +264,15 @@ fn cells(of: &Distribution) -> [Option<f64>; 7] {
         of.p99_9_us,
         of.max_us,
     ]
+}
+
+fn tls_text(tls: &TlsInfo) -> String {
+    format!(
+        "{}, {} handshakes, {} resumed",
+        printable(&tls.protocol),
+        count(tls.handshakes),
+        count(tls.resumed)
+    )
 }
 
 fn client_text(client: &ClientInfo) -> String {
@@ -294,6 +318,7 @@ mod tests {
                 class: 255,
                 target: 0,
                 warmup: false,
+                handshake_ns: 0,
             });
         }
         analyzer.finish()

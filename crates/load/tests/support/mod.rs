@@ -25,6 +25,9 @@ pub struct ReceivedRequest {
     /// Whether the request said `Connection: close`.
     pub last: bool,
     pub from: Option<IpAddr>,
+    /// Request line and header.
+    pub head: String,
+    pub body: Vec<u8>,
 }
 
 /// What the server does, step by step. After the last one the next request is read.
@@ -35,6 +38,8 @@ pub enum Step {
     Dribble(Vec<u8>),
     Wait(Duration),
     Close,
+    /// Closes after `close_notify`; without TLS as `Close`.
+    Goodbye,
     /// Closes so that the client meets a reset.
     Reset,
     /// Does nothing until the client has gone.
@@ -60,8 +65,15 @@ pub struct Server {
     received: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
-trait Stream: Read + Write + AsFd + Send {}
-impl<T: Read + Write + AsFd + Send> Stream for T {}
+pub trait Stream: Read + Write + AsFd + Send {
+    /// Says that nothing more comes, where the protocol can.
+    fn goodbye(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
 
 impl Server {
     pub fn start(script: impl Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync + 'static) -> Server {
@@ -91,7 +103,7 @@ impl Server {
         })
     }
 
-    fn serve(
+    pub fn serve(
         address: Address,
         script: impl Fn(&ReceivedRequest) -> Vec<Step> + Send + Sync + 'static,
         accept: impl Fn() -> Option<(Box<dyn Stream>, Option<IpAddr>)> + Send + 'static,
@@ -133,7 +145,7 @@ fn converse(
     log: &Mutex<Vec<ReceivedRequest>>,
 ) -> std::io::Result<()> {
     for ordinal in 0.. {
-        let Some(head) = read_head(&mut client)? else {
+        let Some((head, body)) = read_request(&mut *client)? else {
             return Ok(());
         };
         let request = ReceivedRequest {
@@ -142,6 +154,8 @@ fn converse(
             path: head.split(' ').nth(1).unwrap_or_default().to_owned(),
             last: head.contains("\r\nConnection: close\r\n"),
             from,
+            head,
+            body,
         };
         log.lock().unwrap().push(request.clone());
         for step in script(&request) {
@@ -155,6 +169,7 @@ fn converse(
                 }
                 Step::Wait(length) => std::thread::sleep(length),
                 Step::Close => return Ok(()),
+                Step::Goodbye => return client.goodbye(),
                 Step::Reset => return reset(client.as_fd()),
                 Step::Ignore => while client.read(&mut [0; 1024])? > 0 {},
             }
@@ -169,8 +184,8 @@ fn reset(client: BorrowedFd<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The head of the next request; its body, if it has one, is read and dropped.
-fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
+/// The head of the next request, and its body.
+fn read_request(client: &mut dyn Stream) -> std::io::Result<Option<(String, Vec<u8>)>> {
     let mut received = Vec::new();
     let mut piece = [0; 4096];
     // Heads of megabytes come in small pieces, so each byte is looked at once.
@@ -199,7 +214,7 @@ fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
             count => received.extend_from_slice(&piece[..count]),
         }
     }
-    Ok(Some(head))
+    Ok(Some((head, received.split_off(end))))
 }
 
 /// Decides when a run ends.

@@ -114,6 +114,10 @@ fn load(facts: &mut Facts, description: &RunDescription) {
     parts.extend(load.rate_rps.map(|rate| format!("{}/s", measured(rate))));
     parts.extend(load.connections.map(|n| counted(n, "connection")));
     parts.extend(
+        load.streams
+            .map(|n| format!("HTTP/2 with {} each", counted(n, "stream"))),
+    );
+    parts.extend(
         load.requests_per_connection
             .map(|n| format!("{} on each", counted(n, "request"))),
     );

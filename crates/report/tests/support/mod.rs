@@ -215,6 +215,7 @@ impl Example {
             class,
             target: 0,
             warmup: now < 2.0,
+            handshake_ns: 0,
         };
         let failed = match self.behaviour {
             Behaviour::Refusing => Some(Outcome::Refused),

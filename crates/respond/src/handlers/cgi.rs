@@ -6,8 +6,8 @@
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 
-use headway_gateway::Request;
 use headway_gateway::cgi::{Context, Variables};
+use headway_gateway::{Request, TlsClient};
 use headway_request::{ProgramName, VirtualHost};
 use headway_spawner::wire::{Launch, PROCESSES_DEFAULT};
 
@@ -18,7 +18,7 @@ const PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
 /// The addresses of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Endpoints {
+pub struct Endpoints<'c> {
     /// The server's address.
     pub local: SocketAddr,
     /// The client's address. Its port is 0 if only a proxy knows it.
@@ -29,9 +29,11 @@ pub struct Endpoints {
     pub is_trusted: bool,
     /// Whether the connection speaks TLS.
     pub is_tls: bool,
+    /// The TLS of the client's connection.
+    pub tls: Option<TlsClient<'c>>,
 }
 
-impl Endpoints {
+impl Endpoints<'_> {
     /// The client, if a trusted proxy has named it or speaks for itself.
     pub(super) fn named_client(&self) -> Option<IpAddr> {
         self.is_trusted.then(|| self.remote.ip().to_canonical())
@@ -52,7 +54,7 @@ pub fn variables(
     site: &VirtualHost,
     program: &ProgramName,
     request: &Request<'_>,
-    endpoints: Endpoints,
+    endpoints: Endpoints<'_>,
     body_bytes: Option<u64>,
 ) -> Variables {
     let location = &route.location;
@@ -73,6 +75,7 @@ pub fn variables(
             server_name: server_name.as_bytes(),
             server_software: b"Headway",
             https: endpoints.is_https(request),
+            tls: endpoints.tls,
             body_bytes,
             user: None,
             authorization: location.passes_authorization(),

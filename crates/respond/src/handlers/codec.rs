@@ -21,7 +21,7 @@ pub struct CodecContext<'a> {
     /// The program that the path names.
     pub program: &'a ProgramName,
     /// The two addresses of the client's connection.
-    pub endpoints: Endpoints,
+    pub endpoints: Endpoints<'a>,
     /// Length of the body, if it has one or should have one.
     pub body_bytes: Option<u64>,
 }
@@ -68,6 +68,7 @@ pub fn new_codec(
                 remote: context.endpoints.sender,
                 client: context.endpoints.named_client(),
                 https: context.endpoints.is_tls,
+                certificate: context.endpoints.tls.and_then(|tls| tls.certificate),
                 trusts_client: upstreams.trust_forwarded,
                 authority: authority.as_bytes(),
                 keeps_host: upstreams.preserve_host,

@@ -10,7 +10,7 @@
 
 use std::io::Write;
 
-use headway_gateway::ResponseHead;
+use headway_gateway::{FieldList, ResponseHead};
 use headway_http::response::HeadWriter;
 use headway_http::{Method, Version};
 use headway_request::Frame;
@@ -87,8 +87,9 @@ fn switch_protocols(context: &ResponseContext<'_>, response: &ResponseHead) -> V
     head
 }
 
-/// Frames bytes of the body. Returns them and how many of them are framing.
-pub fn chunk(frame: Frame, body: Vec<u8>, last: bool) -> (Vec<u8>, usize) {
+/// Frames bytes of the body, and its end if these are the last, with the trailers. Returns them and how many of
+/// them are framing.
+pub fn chunk(frame: Frame, body: Vec<u8>, last: Option<&FieldList>) -> (Vec<u8>, usize) {
     if frame != Frame::Chunked {
         return (body, 0);
     }
@@ -99,8 +100,10 @@ pub fn chunk(frame: Frame, body: Vec<u8>, last: bool) -> (Vec<u8>, usize) {
         framed.extend_from_slice(&body);
         framed.extend_from_slice(b"\r\n");
     }
-    if last {
-        framed.extend_from_slice(b"0\r\n\r\n");
+    if let Some(trailers) = last {
+        framed.extend_from_slice(b"0\r\n");
+        trailers.write(&mut framed);
+        framed.extend_from_slice(b"\r\n");
     }
     let framing = framed.len() - body.len();
     (framed, framing)
@@ -151,7 +154,7 @@ pub fn redirected_request(
             bytes.extend_from_slice(part);
         }
     }
-    if close && head.version == Version::Http11 {
+    if close && head.version >= Version::Http11 {
         bytes.extend_from_slice(b"Connection: close\r\n");
     }
     bytes.extend_from_slice(b"\r\n");
@@ -192,7 +195,9 @@ mod tests {
 
     #[test]
     fn chunked_body_is_framed_and_terminated() {
-        let framed = |body: &[u8], last| {
+        let mut trailers = FieldList::default();
+        let framed = |body: &[u8], last: bool| {
+            let last = last.then_some(&trailers);
             let (bytes, framing) = chunk(Frame::Chunked, body.to_vec(), last);
             assert_eq!(bytes.len(), framing + body.len());
             String::from_utf8(bytes).unwrap()
@@ -205,8 +210,14 @@ mod tests {
         assert_eq!(framed(b"", true), "0\r\n\r\n");
         assert_eq!(framed(b"", false), "", "an empty chunk would end the body");
         assert_eq!(
-            chunk(Frame::Length, b"hello".to_vec(), true),
+            chunk(Frame::Length, b"hello".to_vec(), Some(&trailers)),
             (b"hello".to_vec(), 0)
+        );
+        trailers.push(b"A", b"b");
+        let (last, framing) = chunk(Frame::Chunked, b"x".to_vec(), Some(&trailers));
+        assert_eq!(
+            (&last[..], framing),
+            (&b"1\r\nx\r\n0\r\nA: b\r\n\r\n"[..], 16)
         );
     }
 

@@ -1,83 +1,69 @@
-//! The ACME process, which orders certificates. It starts before the keys are read, since it makes the first
-//! certificates, and is replaced when it dies or a reload has changed its settings.
+//! The ACME process, which orders certificates. It is replaced when it dies or a reload has changed its
+//! settings.
 //!
-//! It runs as the user of the server, so that the master never writes to a directory of this user. It
-//! orders nothing before workers serve, since they have to answer the challenges.
+//! It runs as the user of the server, and the files with keys belong to the master. So neither this process, which
+//! uses the network, nor a worker or a program can read them. The master reads and writes them for the process.
+//! The files are few and small, and are written once for each certificate.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::fd::AsFd;
 use std::process::Child;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use headway_acme::{FromAcme, ToAcme};
+use headway_acme::{FileRequest, Files, FromAcme, ToAcme};
 use headway_config::{AcmeConfig, Config};
 use headway_control::{Control, Received};
 use headway_metrics::MasterStatus;
+use headway_tls::ChallengeMemory;
 
 use super::children::{Programs, Role, ended};
-use super::log::answers_within;
 use super::stopping::wait_or_kill;
-use super::{Master, MasterError, announce, log_line, system};
+use super::tls::SharedTls;
+use super::{Master, MasterError, log_line, system};
 
-/// Time for the process to make the first certificates.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// When it is started again after a death. Certificates last for days.
 const RESTART_DELAY: Duration = Duration::from_secs(5);
-const DIRECTORY_MODE: u32 = 0o700;
 
 /// The ACME process and its channel.
 pub(super) struct Acme {
     config: AcmeConfig,
+    /// The files that the process may ask for.
+    files: Files,
+    /// The memory with challenges for the handshake processes.
+    challenges: Rc<ChallengeMemory>,
     running: Option<(Child, Control)>,
-    /// Whether it may order.
-    has_begun: bool,
+    /// When to start it, while none is running.
     pub(super) restart_at: Option<Instant>,
 }
 
 impl Acme {
-    /// Starts the process of a configuration, if it has one, and waits until there is a certificate for each
-    /// name.
-    pub(super) fn start_of(
+    /// Prepares the files of a configuration, if it has names, so that there is a certificate for each. The
+    /// process is started later.
+    pub(super) fn prepare(
         config: &Config,
-        programs: &Programs,
+        shared_tls: &SharedTls,
     ) -> Result<Option<Acme>, MasterError> {
         let Some(acme) = &config.acme else {
             return Ok(None);
         };
-        let failed = |why: String| MasterError::Acme {
-            user: announce::as_user(config),
-            why,
-        };
-        make_directory(config).map_err(failed)?;
-        let mut acme = Acme {
+        let files = Files::prepare(acme);
+        let challenges = shared_tls.challenges();
+        Ok(Some(Acme {
             config: acme.clone(),
+            files: files.map_err(|error| MasterError::Acme(error.to_string()))?,
+            challenges: challenges.map_err(system("memory for challenges"))?,
             running: None,
-            has_begun: false,
-            restart_at: None,
-        };
-        acme.spawn(programs)?;
-        let control = &acme.running.as_ref().expect("just started").1;
-        let answer = match answers_within(control, START_TIMEOUT) {
-            true => control.receive::<FromAcme>()?,
-            false => None,
-        };
-        let why = match answer {
-            Some((FromAcme::Ready, _)) => return Ok(Some(acme)),
-            Some((FromAcme::Failed { why }, _)) => why,
-            _ => "the ACME process does not answer".into(),
-        };
-        acme.end(Instant::now());
-        Err(failed(why))
+            restart_at: Some(Instant::now()),
+        }))
     }
 
     fn spawn(&mut self, programs: &Programs) -> Result<(), MasterError> {
         let (ours, theirs) = Control::pair()?;
         let config = self.config.clone();
-        ours.send(&ToAcme::Start { config }, &[])?;
+        ours.send(&ToAcme::Start { config }, &[self.challenges.as_fd()])?;
         let child = programs.spawn(Role::Acme, theirs.into_inner());
         let child = child.map_err(system("start the ACME process"))?;
         self.running = Some((child, ours));
-        self.has_begun = false;
         self.restart_at = None;
         Ok(())
     }
@@ -86,12 +72,19 @@ impl Acme {
         self.running.as_ref().map(|(_, control)| control)
     }
 
-    /// Lets the process order what is due.
-    fn begin(&mut self) {
-        if let Some((_, control)) = self.running.as_ref().filter(|_| !self.has_begun) {
+    /// Asks the process to read the files again.
+    fn look(&self) {
+        if let Some(control) = self.control() {
             // If it has ended, it is reaped next.
-            let _ = control.try_send(&ToAcme::Begin, &[]);
-            self.has_begun = true;
+            let _ = control.try_send(&ToAcme::Look, &[]);
+        }
+    }
+
+    /// Answers a file request of the process. There is one request at a time, so the socket has room for the answer.
+    fn perform(&self, request: FileRequest) {
+        let reply = self.files.perform(request);
+        if let Some(control) = self.control() {
+            let _ = control.try_send(&ToAcme::Files(reply), &[]);
         }
     }
 
@@ -113,7 +106,7 @@ impl Acme {
         ));
     }
 
-    /// Starts a replacement when it is due.
+    /// Starts it, or a replacement, when it is due.
     pub(super) fn restart(&mut self, programs: &Programs, now: Instant) {
         if self.restart_at.is_none_or(|at| at > now) {
             return;
@@ -147,8 +140,11 @@ impl Master<'_> {
             };
             let status = &mut self.own_status;
             match message {
-                FromAcme::Ready => {}
-                FromAcme::Failed { why } => log_line(format_args!("ACME process: {why}")),
+                FromAcme::Files(request) => {
+                    if let Some(acme) = &self.acme {
+                        acme.perform(request);
+                    }
+                }
                 FromAcme::Certificate { host, expires_s } => {
                     status.acme_expiry_s.insert(host, expires_s);
                 }
@@ -166,10 +162,23 @@ impl Master<'_> {
         }
     }
 
-    /// Lets the ACME process order once workers serve.
-    pub(super) fn begin_acme(&mut self) {
+    /// Starts the ACME process once workers serve, since they have to answer the challenges.
+    pub(super) fn start_acme(&mut self, now: Instant) {
+        let programs = &self.current.programs;
         if let Some(acme) = self.acme.as_mut().filter(|_| self.announced) {
-            acme.begin();
+            acme.restart(programs, now);
+        }
+    }
+
+    /// When to start the ACME process.
+    pub(super) fn acme_deadline(&self) -> Option<Instant> {
+        self.acme.as_ref().filter(|_| self.announced)?.restart_at
+    }
+
+    /// Tells the ACME process that files have changed.
+    pub(super) fn tell_acme(&self) {
+        if let Some(acme) = &self.acme {
+            acme.look();
         }
     }
 
@@ -182,23 +191,4 @@ impl Master<'_> {
         let expiry = &mut self.own_status.acme_expiry_s;
         expiry.retain(|host, _| hosts.contains(&host));
     }
-}
-
-/// Makes the state directory, if only it is missing. Its user is that of the server.
-fn make_directory(config: &Config) -> Result<(), String> {
-    let Some(acme) = &config.acme else {
-        return Ok(());
-    };
-    let path = &acme.state_directory;
-    if path.exists() {
-        return Ok(());
-    }
-    let made = DirBuilder::new().mode(DIRECTORY_MODE).create(path);
-    let owned = made.and_then(|()| match config.user.as_ref() {
-        Some(user) if rustix::process::geteuid().is_root() => {
-            chown(path, Some(user.number()), Some(user.group()))
-        }
-        _ => Ok(()),
-    });
-    owned.map_err(|error| format!("state-directory {}: {error}", path.display()))
 }

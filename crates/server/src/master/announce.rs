@@ -6,6 +6,7 @@ use headway_config::{Account, Config};
 use headway_metrics::Overview;
 use headway_os::replace::replace_file;
 
+use super::reload::Generation;
 use super::{MasterError, Options, log_line};
 
 const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
@@ -15,16 +16,16 @@ const PROGRAMS_AS_ROOT: &str = "warning: programs run as root, who may change th
 
 /// Prints one line per listener, and writes the ready file.
 pub(super) fn serving(
-    config: &Config,
+    current: &Generation,
     options: &Options,
     status: Option<SocketAddr>,
     overview: &Overview,
 ) -> Result<(), MasterError> {
     if rustix::process::geteuid().is_root() {
-        warn_of_root(config);
+        warn_of_root(&current.config);
     }
     if !options.quiet {
-        print(config, status, overview);
+        print(current, status, overview);
     }
     if let Some(path) = &options.ready_file {
         let listen = &overview.master.listen;
@@ -56,8 +57,17 @@ pub(super) fn as_user(config: &Config) -> String {
     other.map_or_else(String::new, |account| format!(" as {account}"))
 }
 
-fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
+fn print(current: &Generation, status: Option<SocketAddr>, overview: &Overview) {
+    let config = &current.config;
     addresses(config, &overview.master.listen);
+    let keys = current.keys.as_ref();
+    if let (Some(tls), Some(print)) = (&config.tls, keys.and_then(|keys| keys.development.as_ref()))
+    {
+        let file = tls.identities[0].certificate.display();
+        log_line(format_args!(
+            "certificate {file}: self-signed, for development only; SHA-256 {print}"
+        ));
+    }
     if let Some(status) = status {
         log_line(format_args!("status on http://{status}/status"));
     }

@@ -218,7 +218,7 @@ pub(super) fn handshakes(
     let system = super::system("start a handshake process");
     let (theirs, workers) = Control::pair()?;
     let workers = workers.into_inner();
-    let descriptors = keys.descriptors().map_err(&system)?;
+    let descriptors = keys.of_process().map_err(&system)?;
     headway_tls::process::start(&workers, &descriptors).map_err(&system)?;
     let child = programs.spawn(Role::Handshakes, theirs.into_inner());
     Ok((child.map_err(&system)?, workers))

@@ -24,14 +24,9 @@ pub enum MasterError {
         /// The error.
         why: String,
     },
-    /// The ACME process cannot make the first certificates.
-    #[error("cannot prepare certificates{user}: {why}; not starting")]
-    Acme {
-        /// ` as NAME:GROUP`, if the ACME process is not the user of the master.
-        user: String,
-        /// The error.
-        why: String,
-    },
+    /// The files of automatic certificates cannot be used.
+    #[error("cannot prepare certificates: {0}")]
+    Acme(String),
     /// A worker failed before serving began.
     #[error("worker {number}{user}: {why}; not starting")]
     Worker {

@@ -19,7 +19,7 @@ use super::service::Service;
 use super::shared::SharedTables;
 use super::stopping::EXIT_TIMEOUT;
 use super::store::{self, Store};
-use super::tls::{Keys, Tickets};
+use super::tls::{Keys, SharedTls};
 use super::watchdog::Watchdog;
 use super::worker::WorkerSlot;
 use super::{Master, MasterError, announce, choose_send_method, log_line, signals, system};
@@ -45,11 +45,11 @@ impl Generation {
     pub(super) fn new(
         mut config: Config,
         programs: &Programs,
-        tickets: &Tickets,
+        shared_tls: &SharedTls,
     ) -> Result<Generation, MasterError> {
         choose_send_method(&mut config);
         let shared = SharedTables::new(&config).map_err(MasterError::SharedMemory)?;
-        let keys = Keys::load(&config, tickets).map_err(MasterError::Tls)?;
+        let keys = Keys::load(&config, shared_tls).map_err(MasterError::Tls)?;
         let mut programs = programs.clone();
         let users = programs.use_accounts(&config);
         users.map_err(system("groups of the user"))?;
@@ -59,6 +59,17 @@ impl Generation {
             shared,
             keys,
         })
+    }
+
+    /// Checks the certificates, compared with those in use.
+    pub(super) fn with_valid_certificates(
+        self,
+        before: Option<&Keys>,
+    ) -> Result<Generation, MasterError> {
+        if let Some(keys) = &self.keys {
+            keys.check_validity(before).map_err(MasterError::Tls)?;
+        }
+        Ok(self)
     }
 }
 
@@ -145,10 +156,11 @@ impl Master<'_> {
         }
         let acme = match config.acme == self.current.config.acme {
             true => None,
-            false => Some(Acme::start_of(&config, &self.current.programs).map_err(text)?),
+            false => Some(Acme::prepare(&config, &self.shared_tls).map_err(text)?),
         };
-        let generation = Generation::new(config, &self.current.programs, &self.tickets);
-        let generation = match generation {
+        let generation = Generation::new(config, &self.current.programs, &self.shared_tls);
+        let before = self.current.keys.as_ref();
+        let generation = match generation.and_then(|new| new.with_valid_certificates(before)) {
             Ok(generation) => generation,
             Err(error) => {
                 self.ending.extend(acme.flatten().and_then(Acme::let_end));

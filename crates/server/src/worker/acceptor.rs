@@ -92,11 +92,21 @@ impl Acceptor {
     /// What each iteration ends with: balance, and the state of the accept queue.
     pub(super) fn maintain(&mut self, context: &mut LoopContext) {
         self.look_for_room(context);
+        self.hold_crowded(context);
         self.maintain_balance(context);
         self.report_listeners(context);
         self.reject_while_full(context);
         self.maintain_queue(context);
         self.refusals.expire(context);
+    }
+
+    /// Pauses the listeners which have too many waiting clients, and returns the first of these listeners.
+    fn hold_crowded(&mut self, context: &mut LoopContext) -> Option<u32> {
+        let crowded = context.first_crowded_listener();
+        if self.listeners.hold(crowded, &mut context.events) {
+            context.counters.tls_accept_pauses += u64::from(crowded.is_some());
+        }
+        crowded
     }
 
     /// The latest time at which the acceptor has something to do.

@@ -24,6 +24,8 @@ use headway_respond::{Date, ResponseContext, ResponseSettings};
 use headway_tls::RECORD_BYTES_MAX;
 
 use super::buffers::BufferRoom;
+use super::http2::shares::Shares;
+use super::http2::suspects::Suspects;
 use super::log::Log;
 use super::sending::Sender;
 use super::tls::{RAW_BYTES, Tls};
@@ -72,6 +74,10 @@ pub(super) struct LoopContext {
     pub run_queue: Vec<Token>,
     /// HTTP/2 connections with streams that have sent something or have ended.
     pub sessions_due: Vec<Token>,
+    /// The number of HTTP/2 requests per address.
+    pub http2_shares: Shares,
+    /// The HTTP/2 clients that are served last.
+    pub suspects: Suspects,
     /// What happens to connections of which a handler has taken a step on its own.
     pub settled: Vec<(Token, Next)>,
     /// Descriptors that accepting holds back for lookups.
@@ -155,6 +161,8 @@ impl LoopContext {
             tls: opened.tls,
             run_queue: Vec::new(),
             sessions_due: Vec::new(),
+            http2_shares: Shares::new(config.max_connections),
+            suspects: Suspects::default(),
             settled: Vec::new(),
             reserve: opened.reserve,
             descriptors_short: false,
@@ -199,6 +207,17 @@ impl LoopContext {
             Ok(()) => connection.interest = Some(interest),
             // Out of memory or watches: this connection's deadline will end it.
             Err(error) => self.notice(format!("cannot watch a connection: {error}")),
+        }
+    }
+
+    /// Puts the connection into the run queue, behind the others.
+    pub fn queue_turn(&mut self, connection: &mut Connection) {
+        if !connection.is_queued {
+            connection.is_queued = true;
+            match connection.is_suspect() {
+                true => self.suspects.waiting.push_back(connection.token),
+                false => self.run_queue.push(connection.token),
+            }
         }
     }
 
@@ -280,6 +299,7 @@ impl LoopContext {
     pub fn limits_of(&self, connection: &Connection) -> HeadLimits {
         HeadLimits {
             is_secure: connection.is_secure,
+            is_http2: connection.stream.is_some(),
             ..self.limits
         }
     }
@@ -322,6 +342,7 @@ impl LoopContext {
         request.head.keeps_alive()
             && self.draining_until_ms.is_none()
             && !self.clients_wait
+            && !connection.must_end()
             && (most == 0 || connection.requests + 1 < most)
     }
 

@@ -1,20 +1,26 @@
-//! HTTP/2 in the worker. A client's connection has the frames. Each of its requests is a separate connection,
-//! so handlers serve it like any other request.
+//! HTTP/2 in the worker. The session of a client's connection has the frames. Each request is a [`Connection`] of its
+//! own, so handlers serve it like any other request.
 //!
-//! A stream reads and writes no socket. Whenever frames have come, or streams have sent something, the
-//! session is served: new requests begin, and streams with input or room continue, the most urgent first.
-//! The resulting frames are sent with one call.
+//! A stream has no socket. The session is served after frames were received, and after streams have sent something.
+//! Then new requests begin, and streams with input or room continue, the most urgent first. The resulting frames are
+//! sent with one call. Clients that send many bytes without effect are served last (`suspects`).
 
 use headway_connection::{Connection, Multiplexed, Phase, SessionWait};
 use headway_event::{Interest, Ready, Token};
 use headway_http2::{PREFACE, Priority, Session, Settings};
 use rustix::io::Errno;
 
+pub(super) mod shares;
+pub(super) mod suspects;
+
 use super::context::LoopContext;
+use super::receiving::LINGER_TIMEOUT_MS;
 use super::{Disposition, Worker};
 
-/// Rounds in which a session is served at a time. Others have their turn then.
+/// The most rounds in which a session is served at a time, before other connections get their turn.
 const ROUNDS_MAX: usize = 4;
+/// The first line of the preface. No request of HTTP/1 begins with it.
+const PREFACE_LINE_BYTES: usize = 16;
 
 impl LoopContext {
     /// Makes a connection speak HTTP/2.
@@ -22,14 +28,25 @@ impl LoopContext {
         let settings = Settings {
             streams_max: self.config.http2_streams_max,
             header_bytes_max: self.config.max_header_bytes as u32,
+            // A proxy in front may use plain HTTP for a request that it has received over HTTPS.
+            scheme: match connection.is_secure {
+                _ if connection.has_trusted_sender() => None,
+                true => Some("https"),
+                false => Some("http"),
+            },
         };
+        let mut session = Session::new(settings);
+        if self.has_flooded(connection) {
+            session.distrust();
+        }
         connection.http2 = Some(Box::new(Multiplexed {
-            session: Session::new(settings),
+            session,
             streams: Vec::new(),
+            share: self.http2_shares.of(connection.counted_address()),
             waits_for: None,
         }));
         self.counters.http2_connections += 1;
-        // Its client learns it at once, as one of HTTP/1 does from its first response.
+        // The client gets GOAWAY at once. A client of HTTP/1 gets `Connection: close` with its first response.
         if self.draining_until_ms.is_some()
             && let Some(multiplexed) = &mut connection.http2
         {
@@ -37,8 +54,8 @@ impl LoopContext {
         }
     }
 
-    /// Sets the deadline of a session. Only what it waits for extends it: a client that sends something else
-    /// gains nothing.
+    /// Sets the deadline of a session. Only progress of what the session waits for extends the deadline, so a client
+    /// cannot extend it with other frames.
     fn set_session_timeout(
         &mut self,
         connection: &mut Connection,
@@ -61,7 +78,24 @@ impl LoopContext {
         }
     }
 
-    /// Sends what was sealed before.
+    /// Whether a client of the same address has sent a flood lately.
+    pub(super) fn has_flooded(&self, connection: &Connection) -> bool {
+        let address = connection.counted_address();
+        address.is_some_and(|address| self.suspects.has_flooded(address, self.now_ms))
+    }
+
+    /// Lets a suspect wait for its turn. Its socket is not watched meanwhile.
+    pub(super) fn defer_suspect(&mut self, connection: &mut Connection) -> Disposition {
+        if !std::mem::replace(&mut connection.is_queued, true) {
+            self.suspects.waiting.push_back(connection.token);
+        }
+        match connection.interest {
+            Some(_) => self.watch_only(connection, Interest::NONE),
+            None => Disposition::Keep,
+        }
+    }
+
+    /// Sends the TLS records that were encrypted before.
     fn flush_tls(&self, connection: &mut Connection) -> Result<(), Errno> {
         match &mut connection.tls {
             Some(client) => headway_send::flush(client, &connection.socket, &self.tracer).map(drop),
@@ -69,7 +103,7 @@ impl LoopContext {
         }
     }
 
-    /// Sends the frames of a session, as far as the socket takes them.
+    /// Sends the frames of a session, until the socket is full.
     fn send_frames(&mut self, connection: &mut Connection) -> Result<SentFrames, ()> {
         let Some(mut multiplexed) = connection.http2.take() else {
             return Err(());
@@ -100,12 +134,12 @@ impl LoopContext {
     }
 }
 
-/// What was sent of the frames of a session.
+/// The result of sending the frames of a session.
 struct SentFrames {
     bytes: u64,
-    /// The socket has taken some, or some that were sealed before.
+    /// Frames were sent, or TLS records that were encrypted before.
     has_progressed: bool,
-    /// Nothing is left.
+    /// Nothing is left to send.
     are_all: bool,
 }
 
@@ -118,18 +152,20 @@ impl Worker {
     ) -> Option<Disposition> {
         let is_off = self.context.config.http2_streams_max == 0;
         let is_first = connection.requests == 0 && connection.stream.is_none() && !is_off;
-        let known = input.len().min(PREFACE.len());
-        if !is_first || known < 4 || input[..known] != PREFACE[..known] {
+        let agrees =
+            |bytes: usize| input[..input.len().min(bytes)] == PREFACE[..input.len().min(bytes)];
+        if !is_first || input.len() < 4 || !agrees(PREFACE_LINE_BYTES) {
             return None;
         }
-        if known < PREFACE.len() {
+        // If the rest of the preface differs, the session reports the error (RFC 9113, 3.4).
+        if input.len() < PREFACE.len() && agrees(PREFACE.len()) {
             return Some(self.context.await_head(connection, input));
         }
         self.context.prepare_http2(connection);
         Some(self.begin_http2(connection, input))
     }
 
-    /// Takes the first bytes of a client that speaks HTTP/2.
+    /// Begins HTTP/2 with the first bytes of a client.
     pub(super) fn begin_http2(&mut self, connection: &mut Connection, input: &[u8]) -> Disposition {
         connection.phase = Phase::Http2;
         connection.header_partial = false;
@@ -137,7 +173,10 @@ impl Worker {
         if let Some(multiplexed) = &mut connection.http2 {
             multiplexed.session.feed(input);
         }
-        self.serve_session(connection)
+        match connection.is_suspect() {
+            true => self.context.defer_suspect(connection),
+            false => self.serve_session(connection),
+        }
     }
 
     /// Handles an event on the socket of a client that speaks HTTP/2.
@@ -147,6 +186,7 @@ impl Worker {
         event: &Ready,
     ) -> Disposition {
         match event.readable || event.hangup {
+            true if connection.is_suspect() => self.context.defer_suspect(connection),
             true => self.receive_frames(connection),
             false => self.serve_session(connection),
         }
@@ -165,11 +205,32 @@ impl Worker {
             if received.is_err() {
                 return Disposition::Close;
             }
+            if let (true, Some(multiplexed)) = (connection.must_end(), &mut connection.http2) {
+                multiplexed.session.shut_down();
+            }
+        } else if let Some(multiplexed) = &mut connection.http2 {
+            multiplexed.session.go_on();
         }
         self.serve_session(connection)
     }
 
-    /// Serves sessions of which streams have sent something or have ended.
+    /// Serves some of the waiting suspects.
+    pub(super) fn run_suspects(&mut self) {
+        let end_us = self.context.clock.now_us() + suspects::TURN_US_MAX;
+        for _ in 0..self.context.suspects.waiting.len() {
+            let Some(token) = self.context.suspects.waiting.pop_front() else {
+                return;
+            };
+            if let Some(slot) = self.context.connections.find(token) {
+                self.with_connection(slot, Worker::take_turn);
+            }
+            if self.context.clock.now_us() >= end_us {
+                return;
+            }
+        }
+    }
+
+    /// Serves the sessions whose streams have sent something or have ended.
     pub(super) fn serve_sessions(&mut self) {
         while let Some(token) = self.context.sessions_due.pop() {
             if let Some(slot) = self.context.connections.find(token) {
@@ -180,13 +241,17 @@ impl Worker {
 
     /// Continues all streams that can continue, and sends their frames.
     fn serve_session(&mut self, connection: &mut Connection) -> Disposition {
+        // A stream may have ended after its session.
+        if !matches!(connection.phase, Phase::Http2) {
+            return Disposition::Keep;
+        }
         let (mut is_sent, mut has_sent) = (true, false);
         let requests = connection.requests;
-        // Takes what has come: it may give streams room.
+        // Processes the input first, because WINDOW_UPDATE may give streams room.
         self.begin_requests(connection);
         for round in 0.. {
             let served = self.serve_streams(connection);
-            // Makes frames of what streams have sent.
+            // Processes the rest of the input, and begins the requests in it.
             let begun = self.begin_requests(connection);
             let Ok(sent) = self.context.send_frames(connection) else {
                 return Disposition::Close;
@@ -195,7 +260,7 @@ impl Worker {
             has_sent |= sent.has_progressed;
             let is_sealed = connection.tls.is_some();
             self.context.sender.count_sent(sent.bytes, is_sealed);
-            // What was sent has made room.
+            // Continues while the sent frames have made room.
             if !is_sent || !(served || begun || sent.bytes > 0) {
                 break;
             }
@@ -204,15 +269,18 @@ impl Worker {
                 break;
             }
         }
-        // What streams have sent meanwhile has left.
+        // The streams need no other round for what they have sent meanwhile.
         let token = connection.token;
         self.context.sessions_due.retain(|due| *due != token);
         let Some(multiplexed) = &connection.http2 else {
             return Disposition::Close;
         };
-        if multiplexed.session.is_over() && is_sent {
-            return self.context.linger_close(connection, true);
+        let session = &multiplexed.session;
+        // A flooding client does not have to receive its GOAWAY.
+        if session.is_over() && is_sent || session.has_flooded() {
+            return self.end_session(connection);
         }
+        let withholds = multiplexed.session.withholds();
         let reads = multiplexed.session.takes_input();
         let is_idle = multiplexed.streams.is_empty();
         self.context.watch(
@@ -220,9 +288,13 @@ impl Worker {
             match (reads, is_sent) {
                 (true, true) => Interest::READ,
                 (true, false) => Interest::BOTH,
+                (false, true) if withholds => Interest::NONE,
                 (false, _) => Interest::WRITE,
             },
         );
+        if withholds {
+            self.context.queue_turn(connection);
+        }
         let (waits_for, has_progressed) = match (is_sent, is_idle, connection.requests) {
             (false, ..) => (SessionWait::Room, has_sent),
             (true, false, _) => (SessionWait::Requests, false),
@@ -234,7 +306,41 @@ impl Worker {
         Disposition::Keep
     }
 
-    /// Begins the requests that have come. Returns whether there were any.
+    /// Closes a connection whose session is over, or puts it into the tarpit after a flood. The session is freed
+    /// at once.
+    fn end_session(&mut self, connection: &mut Connection) -> Disposition {
+        let Some(multiplexed) = connection.http2.take() else {
+            return Disposition::Close;
+        };
+        for stream in &multiplexed.streams {
+            if let Some(slot) = self.context.connections.find(*stream) {
+                self.close(slot);
+            }
+        }
+        if !multiplexed.session.has_flooded() {
+            return self.context.linger_close(connection, true);
+        }
+        let context = &mut self.context;
+        context.counters.http2_connections_flooded += 1;
+        if let Some(address) = connection.counted_address() {
+            context.suspects.note(address, context.now_ms);
+        }
+        connection.phase = Phase::Linger;
+        context.set_timeout(connection, LINGER_TIMEOUT_MS);
+        let most = context.config.max_connections;
+        match context.suspects.hold(connection.token, most) {
+            Some(oldest) if oldest == connection.token => return Disposition::Close,
+            Some(oldest) => {
+                if let Some(slot) = context.connections.find(oldest) {
+                    self.close(slot);
+                }
+            }
+            None => {}
+        }
+        self.context.watch_only(connection, Interest::NONE)
+    }
+
+    /// Processes the input and begins the new requests. Returns whether there were any.
     fn begin_requests(&mut self, connection: &mut Connection) -> bool {
         let mut any = false;
         while let Some(multiplexed) = &mut connection.http2
@@ -243,7 +349,11 @@ impl Worker {
             any = true;
             let context = &mut self.context;
             context.counters.http2_streams += 1;
-            if context.connections.streams() >= context.config.max_connections as usize {
+            let answered = context.connections.streams();
+            if !context
+                .http2_shares
+                .has_room(multiplexed.share.as_ref(), answered)
+            {
                 stream.refuse();
                 context.counters.http2_streams_refused += 1;
                 continue;
@@ -276,23 +386,23 @@ impl Worker {
         multiplexed
             .streams
             .retain(|token| connections.find(*token).is_some());
-        let mut ready: Vec<(Option<Place>, Ready)> = Vec::new();
+        let mut ready: Vec<(Option<Order>, Ready)> = Vec::new();
         for token in &multiplexed.streams {
             let slot = token.slot() as usize;
-            if let Some(found) = connections.get(slot).and_then(look) {
+            if let Some(found) = connections.get(slot).and_then(next_event) {
                 ready.push(found);
             }
         }
-        // Input first; then the most urgent, and of these the shortest.
-        ready.sort_by_key(|(place, _)| *place);
+        // First streams with input, then the most urgent ones, and among these the shortest.
+        ready.sort_by_key(|(order, _)| *order);
         let mut any = false;
-        for (place, event) in ready {
-            let mut turn = Some(place);
-            while let Some(place) = turn
-                && self.serve_stream(connection, place, &event)
+        for (order, event) in ready {
+            let mut turn = Some(order);
+            while let Some(order) = turn
+                && self.serve_stream(connection, order, &event)
             {
                 any = true;
-                turn = self.next_turn(place, &event);
+                turn = self.next_turn(order, &event);
             }
         }
         any
@@ -302,11 +412,11 @@ impl Worker {
     fn serve_stream(
         &mut self,
         connection: &Connection,
-        place: Option<Place>,
+        order: Option<Order>,
         event: &Ready,
     ) -> bool {
         let has_room = |one: &Multiplexed| one.session.has_room();
-        if place.is_some() && !connection.http2.as_deref().is_some_and(has_room) {
+        if order.is_some() && !connection.http2.as_deref().is_some_and(has_room) {
             return false;
         }
         let Some(slot) = self.context.connections.find(event.token) else {
@@ -320,18 +430,18 @@ impl Worker {
         true
     }
 
-    /// Gives the next turn to the same stream, if its response is of use only when it is complete. Other streams
-    /// wait for its end (RFC 9218, 10).
-    fn next_turn(&mut self, before: Option<Place>, event: &Ready) -> Option<Option<Place>> {
+    /// Gives the next turn to the same stream, unless its response is incremental. A response that is not incremental
+    /// is useful only when it is complete, so the others wait for its end (RFC 9218, 10).
+    fn next_turn(&mut self, before: Option<Order>, event: &Ready) -> Option<Option<Order>> {
         let before = before.filter(|before| !before.is_incremental)?;
         let slot = self.context.connections.find(event.token)?;
-        let (place, _) = self.context.connections.get(slot).and_then(look)?;
-        // Something must be done each time.
-        let goes_on = place.is_some_and(|place| place.bytes_left < before.bytes_left);
-        goes_on.then_some(place)
+        let (order, _) = self.context.connections.get(slot).and_then(next_event)?;
+        // Only if this turn has sent something, so that the loop ends.
+        let has_sent = order.is_some_and(|order| order.bytes_left < before.bytes_left);
+        has_sent.then_some(order)
     }
 
-    /// The worker ends: no more requests, and the connection closes when those are answered.
+    /// Called when the worker ends. Sends GOAWAY; the connection closes when its requests are answered.
     pub(super) fn end_http2(&mut self, connection: &mut Connection) -> Disposition {
         if let Some(multiplexed) = &mut connection.http2 {
             multiplexed.session.shut_down();
@@ -340,16 +450,16 @@ impl Worker {
     }
 }
 
-/// The place of a stream among those that have something to send.
+/// The sort key of a stream that has something to send.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Order {
     urgency: u8,
     bytes_left: u64,
     is_incremental: bool,
 }
 
-/// What a stream can continue with.
-fn look(connection: &mut Connection) -> Option<(Option<Place>, Ready)> {
+/// The event with which a stream can continue. If it can send, also its sort key.
+fn next_event(connection: &mut Connection) -> Option<(Option<Order>, Ready)> {
     let of = connection.stream.as_mut()?;
     let token: Token = connection.token;
     let event = |readable, writable, hangup| Ready {
@@ -371,13 +481,13 @@ fn look(connection: &mut Connection) -> Option<(Option<Place>, Ready)> {
         let Priority {
             urgency,
             is_incremental,
-        } = of.stream.priority;
-        let place = Place {
+        } = of.stream.priority();
+        let order = Order {
             urgency,
             bytes_left: connection.outgoing.bytes_left(),
             is_incremental,
         };
-        return Some((Some(place), event(false, true, false)));
+        return Some((Some(order), event(false, true, false)));
     }
     None
 }

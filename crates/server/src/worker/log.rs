@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use headway_access_log::{LogLine, LogQueue};
+use headway_access_log::{LogLine, LogQueue, LogTls};
 use headway_config::LogFormat;
 use headway_connection::Connection;
 use headway_metrics::calls::Call;
@@ -49,6 +49,7 @@ impl LoopContext {
         let head = request.is_parsed().then(|| request.head.head());
         let head = head.as_ref();
         let outgoing = &connection.outgoing;
+        let of_stream = connection.stream.as_ref().and_then(|of| of.stream.status());
         let line = LogLine {
             client: connection.client,
             time_ms: self.unix_ms.max(0) as u64,
@@ -58,18 +59,20 @@ impl LoopContext {
                 Some(_) => request.target(),
                 None => &request.first_line,
             },
-            version: match (head, &connection.stream) {
-                (None, _) => "",
-                (Some(_), Some(_)) => "HTTP/2.0",
-                (Some(head), None) => head.version.as_str(),
-            },
-            status: outgoing.status,
+            version: head.map_or("", |head| head.version.as_str()),
+            status: of_stream.unwrap_or(outgoing.status),
             bytes: outgoing.sent_bytes.saturating_sub(outgoing.head_bytes),
             referer: head.and_then(|head| head.referer),
             user_agent: head.and_then(|head| head.user_agent),
             duration_us: request
                 .started
                 .map_or(0, |at| at.elapsed().as_micros() as u64),
+            tls: connection.tls_summary.as_deref().map(|tls| LogTls {
+                version: tls.version(),
+                cipher: tls.cipher_suite(),
+                server_name: tls.server_name.as_deref(),
+                client: tls.certificate.as_ref().map(|one| one.subject.as_str()),
+            }),
             reason: request.reject_reason,
         };
         log.queue.push(&line, self.now_ms);

@@ -8,6 +8,7 @@ use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
 use headway_event::Interest;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Method, Reject, Status};
+use headway_http2::Session;
 use headway_metrics::calls::Call;
 use headway_request::Request;
 use headway_tls::Received;
@@ -52,12 +53,14 @@ impl LoopContext {
             return match of.stream.receive(buffer) {
                 headway_http2::Received::Data(count) => Ok(Some(count)),
                 headway_http2::Received::Nothing => Ok(None),
-                headway_http2::Received::Reset => Err(()),
+                headway_http2::Received::End | headway_http2::Received::Reset => Err(()),
             };
         }
+        let session = connection.http2.as_deref().map(|of| &of.session);
+        let input_max = session.map_or(usize::MAX, Session::input_max);
         match connection.tls.is_some() {
-            true => self.receive_records(connection, buffer),
-            false => self.receive_bytes(connection, buffer),
+            true => self.receive_records(connection, buffer, input_max),
+            false => self.receive_bytes(connection, first(buffer, input_max)),
         }
     }
 
@@ -66,6 +69,7 @@ impl LoopContext {
         &mut self,
         connection: &mut Connection,
         buffer: &mut [u8],
+        input_max: usize,
     ) -> Result<Option<usize>, ()> {
         let Some(mut client) = connection.tls.take_if(|client| client.is_open()) else {
             // It lingers after a handshake that has failed.
@@ -75,7 +79,7 @@ impl LoopContext {
         let kept = client.restore_input(&mut raw);
         let received = match client.has_input() {
             true => Ok(Some(0)),
-            false => self.receive_bytes(connection, &mut raw[kept..]),
+            false => self.receive_bytes(connection, first(&mut raw[kept..], input_max)),
         };
         let opened = match received {
             Ok(Some(count)) => match client.open(&raw[..kept + count], buffer) {
@@ -409,4 +413,9 @@ impl LoopContext {
         };
         self.close_with_error(connection, request, status)
     }
+}
+
+fn first(buffer: &mut [u8], bytes_max: usize) -> &mut [u8] {
+    let length = buffer.len().min(bytes_max);
+    &mut buffer[..length]
 }

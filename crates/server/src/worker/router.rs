@@ -32,6 +32,7 @@ use headway_files::protocol::CustomResult;
 use headway_files::{Failure, OpenFile};
 use headway_http::{Framing, Parsed, Status};
 use headway_request::{LookedUp, Request};
+use headway_tls::Reason;
 
 use super::application::{EmbeddedApplications, Turn};
 use super::context::LoopContext;
@@ -201,6 +202,7 @@ impl Router {
             }
             Phase::Handshake => {
                 context.counters.timeouts_handshake += 1;
+                context.fail_handshake(connection, &Reason::Timeout.into());
                 return Next::Close(None);
             }
             Phase::AwaitChunk(_) if connection.outgoing.sent_bytes == 0 => {

@@ -228,14 +228,6 @@ impl LoopContext {
         self.after_send(connection, request, progress)
     }
 
-    /// Puts the connection into the run queue, behind the others.
-    pub(super) fn queue_turn(&mut self, connection: &mut Connection) {
-        if !connection.is_queued {
-            connection.is_queued = true;
-            self.run_queue.push(connection.token);
-        }
-    }
-
     /// Has a helper read the next chunk: into the page cache, or as a copy if the loop cannot tell
     /// what is resident or the chunk was evicted again and again.
     fn request_chunk(
@@ -547,7 +539,7 @@ impl LoopContext {
         self.requests.recycle(request);
         connection.outgoing.clear();
         connection.requests += 1;
-        match connection.keep_alive {
+        match connection.keep_alive && !connection.must_end() {
             true => Disposition::Keep,
             false => Disposition::Close,
         }

@@ -39,6 +39,7 @@ fn gauges(worker: &Worker, counters: &mut Counters) {
     let (context, router) = (&worker.context, &worker.router);
     counters.connections_open = context.connections.count() as u64;
     counters.connections_idle = context.connections.idle() as u64;
+    counters.tls_handshakes_waiting = context.waiting_handshakes() as u64;
     context.sender.gauges(counters);
     helpers::gauges(context.pool.statistics(), counters);
     if let Some(log) = &context.log {

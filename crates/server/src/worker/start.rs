@@ -185,7 +185,7 @@ impl Resources {
                 &mut events,
             ),
         )?;
-        listeners.reset_policy(config.backlog, config.defer_accept);
+        listeners.reset_policy(config.backlog, config.defer_accept, &Tracer::disabled());
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("cannot watch the control socket", watched)?;
         let hosts = setup(

@@ -44,14 +44,22 @@ impl Worker {
     /// A connection has just been accepted: reads from it at once, unless eager reads are off. The
     /// request has usually arrived with it, and then the event mechanism need not know the socket.
     pub(super) fn on_accepted(&mut self, connection: &mut Connection) -> Disposition {
-        if self.context.config.research.eager_read {
-            return match connection.phase {
-                Phase::Handshake => self.receive_handshake(connection),
-                _ => self.receive(connection),
-            };
+        if !self.context.config.research.eager_read {
+            self.context.watch(connection, Interest::READ);
+            return Disposition::Keep;
         }
-        self.context.watch(connection, Interest::READ);
-        Disposition::Keep
+        match self.context.has_flooded(connection) {
+            true => self.context.defer_suspect(connection),
+            false => self.begin(connection),
+        }
+    }
+
+    /// Reads from a connection for the first time.
+    fn begin(&mut self, connection: &mut Connection) -> Disposition {
+        match connection.phase {
+            Phase::Handshake => self.receive_handshake(connection),
+            _ => self.receive(connection),
+        }
     }
 
     /// Handles an event on a connection's socket.
@@ -104,6 +112,11 @@ impl Worker {
             Phase::Http2 => {
                 connection.phase = Phase::Http2;
                 self.receive_frames(connection)
+            }
+            // A client of this address has sent a flood lately.
+            phase @ (Phase::AwaitHead | Phase::Handshake) if connection.interest.is_none() => {
+                connection.phase = phase;
+                self.begin(connection)
             }
             other => {
                 connection.phase = other;
@@ -224,6 +237,9 @@ impl Worker {
                 connection.rx_buffer.clear();
                 connection.may_have_input = false;
                 self.handle_requests(connection, &scratch[..buffered + count])
+            }
+            Ok(None) if connection.must_end() && !connection.header_partial => {
+                context.linger_close(connection, true)
             }
             Ok(None) => {
                 context.watch(connection, Interest::READ);

@@ -3,30 +3,35 @@
 //!
 //! A handshake computes for up to 5 ms. So the worker only splits the client's input into records and
 //! passes them on. While the handshake process has records of a client, the worker does not read from it. A
-//! process gets at most [`AWAY_MAX`] clients at a time; the others wait in the worker, until the handshake
-//! timeout. With `tls-handshakes = "inline"` the worker does handshakes itself.
+//! process gets a limited number of clients at a time; the others wait in the worker, until the handshake
+//! timeout. If too many wait, the worker reads from no more of them, and its TLS listeners pause. With
+//! `tls-handshakes = "inline"` the worker does handshakes itself.
 
+mod answers;
 mod channel;
+mod failures;
+mod offload;
+mod handshake_process;
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use headway_config::{Config, Handshakes};
 use headway_connection::{Connection, Phase};
-use headway_event::{Interest, Ready, Token};
+use headway_event::{Interest, Ready};
 use headway_gateway::client_address::ProxyPreface;
+use headway_os::kernel_tls::Support;
 use headway_send::Sealer;
-use headway_tls::wire::Answer;
-use headway_tls::{Acceptor, Established, Handshake, Records, Splitter, Stage, Step};
+use headway_tls::{
+    ACME_TLS, Acceptor, Established, Failure, Handshake, Reason, Records, Splitter, Stage, Step,
+    Summary,
+};
 use rustix::io::Errno;
 
 use super::context::LoopContext;
 use super::{Disposition, Worker};
-use channel::Channel;
 pub(super) use channel::RAW_BYTES;
-
-/// Clients whose records the handshake process may have at a time.
-const AWAY_MAX: usize = 64;
+use failures::Failures;
+use handshake_process::HandshakeProcess;
 
 /// What a worker has for TLS.
 pub(super) struct Tls {
@@ -34,6 +39,9 @@ pub(super) struct Tls {
     pub first_listener: u32,
     timeout_ms: u64,
     by: By,
+    failures: Failures,
+    /// The ciphers for which the kernel can encrypt.
+    support: Option<Support>,
 }
 
 /// What does handshakes.
@@ -41,18 +49,7 @@ enum By {
     /// The worker.
     Worker(Acceptor),
     /// The handshake process.
-    Process(Outside),
-}
-
-/// The handshake process, and the clients that wait for it.
-#[derive(Default)]
-struct Outside {
-    /// `None` until there is a process, or another one after a death.
-    channel: Option<Channel>,
-    /// Clients whose records it has.
-    away: usize,
-    /// Clients whose records it has not got yet.
-    waiting: VecDeque<Token>,
+    Process(HandshakeProcess),
 }
 
 /// What becomes of a handshake.
@@ -67,6 +64,8 @@ enum Progress {
     NoTls(Vec<u8>),
     /// It has failed; the client may have to read why.
     Failed,
+    /// The handshake has failed, and there is no alert to send.
+    Over,
     /// The client has disconnected.
     Gone,
 }
@@ -81,12 +80,14 @@ impl Tls {
         let tls = config.tls.as_ref()?;
         let by = match (tls.handshakes, acceptor) {
             (Handshakes::Inline, Some(acceptor)) => By::Worker(acceptor),
-            _ => By::Process(Outside::default()),
+            _ => By::Process(HandshakeProcess::default()),
         };
         Some(Tls {
             first_listener,
             timeout_ms: tls.handshake_timeout_ms,
             by,
+            failures: Failures::default(),
+            support: offload::support(tls),
         })
     }
 }
@@ -100,6 +101,9 @@ impl LoopContext {
 
     /// Receives a part of a handshake.
     fn receive_handshake(&mut self, connection: &mut Connection) -> Progress {
+        if self.waits_unread(connection) {
+            return Progress::Wait;
+        }
         let mut raw = std::mem::take(&mut self.raw);
         let progress = self.receive_handshake_into(connection, &mut raw);
         self.raw = raw;
@@ -127,6 +131,7 @@ impl LoopContext {
         let Some(tls) = &mut connection.tls else {
             return Progress::Gone;
         };
+        tls.has_spoken |= !input.is_empty();
         let (whole, is_other) = Splitter::whole_records(input);
         if whole == 0 && is_other {
             return match tls.is_begun {
@@ -156,8 +161,9 @@ impl LoopContext {
                 Progress::Entered
             }
             _ => {
-                self.counters.tls_handshakes_failed += 1;
-                Progress::Gone
+                let failure = Failure::other("no valid PROXY header of a trusted proxy");
+                self.fail_handshake(connection, &failure);
+                Progress::Over
             }
         }
     }
@@ -168,7 +174,7 @@ impl LoopContext {
         if let Some(client) = &mut connection.tls {
             client.stage = Stage::Over;
         }
-        self.counters.tls_handshakes_failed += 1;
+        self.fail_handshake(connection, &Reason::BadMessage.into());
         Progress::Failed
     }
 
@@ -186,29 +192,40 @@ impl LoopContext {
                     Stage::Inline(handshake) => Ok(handshake),
                     _ => Handshake::new(acceptor).map(Box::new),
                 };
-                let Ok(mut handshake) = begun else {
-                    return Progress::Failed;
+                let mut handshake = match begun {
+                    Ok(handshake) => handshake,
+                    Err(failure) => return self.apply_step(connection, Step::Failed(failure), &[]),
                 };
                 let mut output = Vec::new();
                 let step = handshake.feed(&input[..whole], &mut output);
+                client.server_name = handshake.server_name().map(Into::into);
                 client.stage = Stage::Inline(handshake);
                 self.apply_step(connection, step, &output)
             }
-            By::Process(outside) => {
-                let has_room = outside.away < AWAY_MAX;
-                match outside.channel.as_mut().filter(|_| has_room) {
+            By::Process(process) => {
+                let has_room = process.has_room();
+                match process.channel.as_mut().filter(|_| has_room) {
+                    Some(channel) if !channel.takes(whole) => {
+                        let why =
+                            "its records are too long for the socket; raise net.core.wmem_default";
+                        let step = Step::Failed(Failure::other(why));
+                        self.forget_handshake(connection);
+                        return self.apply_step(connection, step, &[]);
+                    }
                     Some(channel) => {
                         client.keep_input(&input[whole..]);
                         (client.is_begun, client.stage) = (true, Stage::Away);
-                        outside.away += 1;
+                        process.away += 1;
                         channel.feed(&self.tracer, token, &input[..whole]);
+                        // Few clients send more before they get an answer. If this one does, the next event pauses it.
+                        self.watch_for_disconnect(connection);
                     }
                     None => {
                         client.keep_input(input);
-                        outside.waiting.push_back(token);
+                        process.wait(token);
+                        self.watch(connection, Interest::NONE);
                     }
                 }
-                self.watch(connection, Interest::NONE);
                 Progress::Wait
             }
         }
@@ -220,7 +237,9 @@ impl LoopContext {
             return Progress::Gone;
         };
         client.keep_unsent(output);
-        let flushed = headway_send::flush(client, &connection.socket, &self.tracer);
+        // The response to a request that came with the end of the handshake shares a packet with tickets.
+        let more = matches!(&step, Step::Done(established) if !established.early.is_empty());
+        let flushed = headway_send::flush_before(client, &connection.socket, more, &self.tracer);
         let Ok(is_flushed) = flushed else {
             return Progress::Gone;
         };
@@ -236,9 +255,9 @@ impl LoopContext {
                 self.watch(connection, interest);
                 Progress::Wait
             }
-            Step::Failed(_) => {
+            Step::Failed(failure) => {
                 client.stage = Stage::Over;
-                self.counters.tls_handshakes_failed += 1;
+                self.fail_handshake(connection, &failure);
                 Progress::Failed
             }
             Step::Done(established) => self.open(connection, *established),
@@ -249,20 +268,44 @@ impl LoopContext {
     fn open(&mut self, connection: &mut Connection, established: Established) -> Progress {
         let records = Records::new(&established);
         let (Some(records), Some(client)) = (records, &mut connection.tls) else {
+            self.fail_handshake(connection, &Failure::other("the keys cannot be used"));
             return Progress::Failed;
         };
         client.stage = Stage::Open(Box::new(records));
+        connection.tls_summary = Some(Rc::new(Summary::of(&established)));
         let counter = match established.is_resumed {
             true => &mut self.counters.tls_handshakes_resumed,
             false => &mut self.counters.tls_handshakes_full,
         };
         *counter += 1;
-        connection.phase = Phase::AwaitHead;
+        // The authority has got the answer to its challenge. This protocol has no requests.
+        if established.protocol == ACME_TLS {
+            client.seal_end();
+            let _ = headway_send::flush(client, &connection.socket, &self.tracer);
+            return Progress::Failed;
+        }
+        client.keep_opened(&established.early);
+        let is_flushed = !client.has_unsent();
+        self.offload(connection, &established);
         if established.protocol == b"h2" {
             self.prepare_http2(connection);
         }
+        match is_flushed {
+            true => self.enter(connection),
+            // The client sends nothing before it has got the rest.
+            false => {
+                self.watch(connection, Interest::WRITE);
+                Progress::Wait
+            }
+        }
+    }
+
+    /// Called when the last records of the handshake were sent.
+    fn enter(&mut self, connection: &mut Connection) -> Progress {
+        let early = connection.tls.as_mut().map(|client| client.take_opened());
+        connection.phase = Phase::AwaitHead;
         self.set_timeout(connection, self.config.header_timeout_ms);
-        Progress::Open(established.early)
+        Progress::Open(early.unwrap_or_default())
     }
 
     /// Sends these bytes with one call, as far as the socket takes them: the hot path.
@@ -306,27 +349,46 @@ impl LoopContext {
     pub(super) fn forget_handshake(&mut self, connection: &Connection) {
         let is_begun = connection.tls.as_ref().is_some_and(|tls| tls.is_begun);
         if let (true, Phase::Handshake, Some(tls)) = (is_begun, &connection.phase, &mut self.tls)
-            && let By::Process(outside) = &mut tls.by
-            && let Some(channel) = &mut outside.channel
+            && let By::Process(process) = &mut tls.by
+            && let Some(channel) = &mut process.channel
         {
             channel.forget(&self.tracer, connection.token);
         }
     }
 
-    /// Passes clients that have waited on to the handshake process.
-    fn next_waiting(&mut self) -> Option<Token> {
-        let By::Process(outside) = &mut self.tls.as_mut()?.by else {
-            return None;
-        };
-        match outside.channel.is_some() && outside.away < AWAY_MAX {
-            true => outside.waiting.pop_front(),
-            false => None,
+    /// The first of the listeners that are paused because too many clients wait.
+    pub(super) fn first_crowded_listener(&self) -> Option<u32> {
+        let tls = self.tls.as_ref()?;
+        match &tls.by {
+            By::Process(process) if process.is_crowded => Some(tls.first_listener),
+            _ => None,
         }
     }
 
-    fn outside(&mut self) -> Option<&mut Outside> {
+    /// Clients that wait for the handshake process.
+    pub(super) fn waiting_handshakes(&self) -> usize {
+        match self.tls.as_ref().map(|tls| &tls.by) {
+            Some(By::Process(process)) => process.waiting(),
+            _ => 0,
+        }
+    }
+
+    /// If too many clients wait already, lets this one wait too, without reading from it.
+    fn waits_unread(&mut self, connection: &mut Connection) -> bool {
+        let token = connection.token;
+        match self.handshake_process() {
+            Some(process) if process.is_crowded && !process.has_room() => {
+                process.wait(token);
+                self.watch(connection, Interest::NONE);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn handshake_process(&mut self) -> Option<&mut HandshakeProcess> {
         match &mut self.tls.as_mut()?.by {
-            By::Process(outside) => Some(outside),
+            By::Process(process) => Some(process),
             By::Worker(_) => None,
         }
     }
@@ -334,8 +396,8 @@ impl LoopContext {
     /// Sends what the socket of the handshake process has not taken.
     pub(super) fn maintain_tls(&mut self) {
         if let Some(tls) = &mut self.tls
-            && let By::Process(outside) = &mut tls.by
-            && let Some(channel) = &mut outside.channel
+            && let By::Process(process) = &mut tls.by
+            && let Some(channel) = &mut process.channel
         {
             channel.flush(&self.tracer, &mut self.events);
         }
@@ -352,17 +414,32 @@ impl Worker {
         let Some(client) = &mut connection.tls else {
             return Disposition::Close;
         };
+        let is_away = matches!(client.stage, Stage::Away);
         if client.has_unsent() && event.writable {
             match headway_send::flush(client, &connection.socket, &self.context.tracer) {
+                Ok(true) if client.is_open() => {
+                    let progress = self.context.enter(connection);
+                    return self.apply_progress(connection, progress);
+                }
                 Ok(true) => self.context.watch(connection, Interest::READ),
                 Ok(false) => {}
-                Err(_) => return Disposition::Close,
+                Err(_) => return self.apply_progress(connection, Progress::Gone),
             }
         }
+        // The process has its records, or will get them.
+        if is_away || connection.interest == Some(Interest::NONE) {
+            if event.hangup {
+                return self.apply_progress(connection, Progress::Gone);
+            }
+            if event.readable {
+                self.context.watch(connection, Interest::NONE);
+            }
+            return Disposition::Keep;
+        }
         match connection.interest {
-            // The process has its records, or will get them.
-            Some(Interest::NONE) if event.hangup => Disposition::Close,
-            Some(Interest::NONE) => Disposition::Keep,
+            // The handshake is complete, only its last records must be sent.
+            Some(Interest::WRITE) if event.hangup => Disposition::Close,
+            Some(Interest::WRITE) => Disposition::Keep,
             _ if event.readable || event.hangup => self.receive_handshake(connection),
             _ => Disposition::Keep,
         }
@@ -388,116 +465,22 @@ impl Worker {
                 self.context.counters.connections_rejected_per_address += 1;
                 Disposition::Close
             }
-            Progress::NoTls(input) => self.answer_in_the_clear(connection, &input),
+            Progress::NoTls(input) => {
+                let context = &mut self.context;
+                context.fail_handshake(connection, &Reason::NotTls.into());
+                self.answer_in_the_clear(connection, &input)
+            }
             // The alert would be lost in a reset.
             Progress::Failed => self.context.linger_close(connection, true),
-            Progress::Gone => Disposition::Close,
-        }
-    }
-
-    /// The handshake process has made something, or has ended.
-    pub(super) fn on_handshake_process(&mut self) {
-        let mut buffer = std::mem::take(&mut self.context.handshake_buffer);
-        loop {
-            let context = &mut self.context;
-            let tracer = &context.tracer;
-            let Some(By::Process(outside)) = context.tls.as_mut().map(|tls| &mut tls.by) else {
-                break;
-            };
-            let Some(channel) = &outside.channel else {
-                break;
-            };
-            match channel.receive(tracer, &mut buffer) {
-                Ok(Some(answer)) => {
-                    outside.away = outside.away.saturating_sub(1);
-                    self.on_answer(answer);
+            Progress::Over => Disposition::Close,
+            Progress::Gone => {
+                // A client that only checks whether the port is open is not a failure.
+                if connection.tls.as_ref().is_some_and(|tls| tls.has_spoken) {
+                    let context = &mut self.context;
+                    context.fail_handshake(connection, &Reason::ClientClosed.into());
                 }
-                Ok(None) => break,
-                Err(()) => {
-                    self.lose_handshake_process();
-                    break;
-                }
+                Disposition::Close
             }
-        }
-        self.context.handshake_buffer = buffer;
-        self.feed_waiting();
-    }
-
-    fn on_answer(&mut self, answer: Answer<'_>) {
-        let (token, step, output) = match answer {
-            Answer::More { token, output } => (token, Step::More, output),
-            Answer::Done {
-                token,
-                established,
-                output,
-            } => (token, Step::Done(Box::new(established)), output),
-            Answer::Failed { token, why, output } => {
-                let why = String::from_utf8_lossy(&why).into_owned();
-                (token, Step::Failed(why), output)
-            }
-        };
-        let Some(slot) = self.context.connections.find(Token(token)) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            if !matches!(connection.phase, Phase::Handshake) {
-                return Disposition::Keep;
-            }
-            let progress = worker.context.apply_step(connection, step, output);
-            worker.apply_progress(connection, progress)
-        });
-    }
-
-    /// Gives the handshake process the records of clients that have waited.
-    fn feed_waiting(&mut self) {
-        while let Some(token) = self.context.next_waiting() {
-            let Some(slot) = self.context.connections.find(token) else {
-                continue;
-            };
-            self.with_connection(slot, |worker, connection| match connection.phase {
-                Phase::Handshake => worker.receive_handshake(connection),
-                _ => Disposition::Keep,
-            });
-        }
-    }
-
-    /// Connects a new handshake process.
-    pub(super) fn attach_handshakes(&mut self, socket: OwnedFd) {
-        self.lose_handshake_process();
-        match Channel::new(socket, &mut self.context.events) {
-            Ok(channel) => {
-                if let Some(outside) = self.context.outside() {
-                    outside.channel = Some(channel);
-                }
-                self.feed_waiting();
-            }
-            Err(error) => self
-                .context
-                .notice(format!("cannot watch the handshake process: {error}")),
-        }
-    }
-
-    /// The handshake process has gone, and with it the handshakes that it had begun. Connections whose
-    /// handshake is done do not need it, and others wait for the next one.
-    fn lose_handshake_process(&mut self) {
-        let Some(channel) = self.context.outside().and_then(|outside| {
-            outside.away = 0;
-            outside.channel.take()
-        }) else {
-            return;
-        };
-        channel.close(&mut self.context.events);
-        for slot in self.context.connections.occupied() {
-            self.with_connection(slot, |worker, connection| {
-                let is_begun = connection.tls.as_ref().is_some_and(|tls| tls.is_begun);
-                match (is_begun, &connection.phase) {
-                    (true, Phase::Handshake) => {
-                        worker.context.counters.tls_handshakes_failed += 1;
-                        Disposition::Close
-                    }
-                    _ => Disposition::Keep,
-                }
-            });
         }
     }
 }

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use headway_server::acme::{HostStatus, status};
+use headway_server::config::{AcmeConfig, Config, ConfigFile, Environment, Settings};
 use headway_test_support::trust::Trusting;
-use headway_test_support::{WAIT_MAX, find_program, wait_until};
+use headway_test_support::{WAIT_MAX, find_go_program, wait_until};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -35,16 +37,12 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A program of pebble: on the path, or where `go install` puts it.
-fn installed(name: &str) -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let of_go = home.map(|home| home.join("go/bin").join(name));
-    find_program(name).or(of_go.filter(|path| path.exists()))
-}
-
 /// The programs of an authority. `None` if they are not installed.
 pub fn programs() -> Option<[PathBuf; 2]> {
-    Some([installed("pebble")?, installed("pebble-challtestsrv")?])
+    Some([
+        find_go_program("pebble")?,
+        find_go_program("pebble-challtestsrv")?,
+    ])
 }
 
 /// A process which ends with the test.
@@ -92,12 +90,12 @@ impl Authority {
             management: free_port(),
             running: Vec::new(),
         };
-        authority.ask_at_port(http_port);
+        authority.ask_at_ports(http_port, 1);
         authority
     }
 
     /// Writes its settings. It reads them when it starts.
-    pub fn ask_at_port(&self, http_port: u16) {
+    pub fn ask_at_ports(&self, http_port: u16, tls_port: u16) {
         let file = |name| self.directory.join(name).display().to_string();
         let settings = serde_json::json!({ "pebble": {
             "listenAddress": format!("127.0.0.1:{}", self.port),
@@ -105,7 +103,7 @@ impl Authority {
             "certificate": file("ca.pem"),
             "privateKey": file("ca.key"),
             "httpPort": http_port,
-            "tlsPort": 1,
+            "tlsPort": tls_port,
             "domainBlocklist": [REJECTED],
             "retryAfter": { "authz": 1, "order": 1 },
             "profiles": { "default": { "description": "", "validityPeriod": 7_776_000 } },
@@ -150,6 +148,20 @@ impl Authority {
         self.running.clear();
     }
 
+    /// The URL of its directory.
+    pub fn url(&self) -> String {
+        format!("https://localhost:{}/dir", self.port)
+    }
+
+    /// Whether it has revoked a certificate.
+    pub fn status_of(&self, certificate: &str) -> String {
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let serial = serial_of(&der);
+        let body = self.manage(&format!("GET /cert-status-by-serial/{serial}"), "");
+        let found: serde_json::Value = serde_json::from_str(&body).unwrap();
+        found["Status"].as_str().unwrap().to_owned()
+    }
+
     /// The settings of a server which gets its certificates from it.
     pub fn settings(&self) -> String {
         format!(
@@ -192,7 +204,7 @@ impl Authority {
 pub struct Automatic {
     pub site: Site,
     pub port: u16,
-    tls_port: u16,
+    pub tls_port: u16,
 }
 
 impl Automatic {
@@ -207,6 +219,14 @@ impl Automatic {
     pub fn start(&self, settings: &str) -> Server {
         let file = self.site.path("headway.toml");
         fs::write(&file, self.text(settings)).unwrap();
+        Server::start_from_file(program(), &file)
+    }
+
+    /// Starts a server that speaks TLS only.
+    pub fn start_with_tls_only(&self, settings: &str) -> Server {
+        let file = self.site.path("headway.toml");
+        let plain = format!("listen = \"127.0.0.1:{}\"\n", self.port);
+        fs::write(&file, self.text(settings).replacen(&plain, "", 1)).unwrap();
         Server::start_from_file(program(), &file)
     }
 
@@ -229,6 +249,36 @@ impl Automatic {
         fs::read_to_string(self.site.path(&path)).unwrap()
     }
 
+    /// The key of the file, as text.
+    pub fn key(&self) -> String {
+        let file = self.file();
+        let end = "-----END PRIVATE KEY-----\n";
+        let end = file.find(end).unwrap() + end.len();
+        file[file.find("-----BEGIN PRIVATE KEY").unwrap()..end].to_owned()
+    }
+
+    /// Its settings, as a command of the administrator has them.
+    pub fn config(&self, settings: &str) -> AcmeConfig {
+        let path = self.site.path("headway.toml");
+        let text = self.text(settings);
+        let file = ConfigFile {
+            path: &path,
+            text: &text,
+        };
+        let checked = Config::load(file, Settings::default(), &Environment::detect());
+        checked.unwrap().config.acme.unwrap()
+    }
+
+    /// What an administrator sees of its certificate.
+    pub fn state(&self, authority: &Authority) -> HostStatus {
+        self.state_with(&authority.settings())
+    }
+
+    /// The same, with the settings of another authority.
+    pub fn state_with(&self, settings: &str) -> HostStatus {
+        status(&self.config(settings)).unwrap().remove(0)
+    }
+
     /// The first certificate of the file, as text.
     pub fn certificate(&self) -> String {
         let file = self.file();
@@ -243,6 +293,19 @@ impl Automatic {
         let stream = connect(&self.tls_address(), NAME, trusting_all());
         let chain = stream.conn.peer_certificates().unwrap();
         chain[0].clone().into_owned()
+    }
+
+    /// A client that asks for the answer to a challenge, as an authority does.
+    pub fn ask_as_authority(&self) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut config = (*trusting_all()).clone();
+        config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
+        connect(&self.tls_address(), NAME, Arc::new(config))
+    }
+
+    /// Whether such a client gets an alert.
+    pub fn refuses_challenges(&self) -> bool {
+        let found = self.ask_as_authority().read(&mut [0]);
+        found.is_err_and(|error| error.to_string().contains("NoApplicationProtocol"))
     }
 
     /// Whether a client which trusts this root gets the site.
@@ -269,6 +332,16 @@ impl Automatic {
         let by_tls = receive(&mut stream).unwrap().text();
         by_tls == "a file\n" && get(server, "/file.txt").text() == "a file\n"
     }
+}
+
+/// The serial number of a certificate, in hexadecimal digits. Its first fields have fixed lengths.
+fn serial_of(certificate: &[u8]) -> String {
+    const BEFORE: usize = 4 + 4 + 5;
+    let (tag, length) = (certificate[BEFORE], usize::from(certificate[BEFORE + 1]));
+    assert_eq!(tag, 2);
+    let serial = &certificate[BEFORE + 2..BEFORE + 2 + length];
+    let digits: String = serial.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.trim_start_matches("00").to_owned()
 }
 
 fn connect(

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{Builder, Connection, SendRequest};
+use h2::ext::Protocol;
 use headway_test_support::WAIT_MAX;
 pub use headway_test_support::exchange::Exchange;
 use http::Request;
+use rustls::ClientConfig;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -89,7 +91,11 @@ impl Client {
 impl Client<TlsStream> {
     /// Agrees on HTTP/2 by ALPN.
     pub fn secured(secured: &Secured) -> Client<TlsStream> {
-        let mut config = secured.certified.clients(&TLS13);
+        Client::secured_as(secured, secured.certified.clients(&TLS13))
+    }
+
+    /// The same with these settings.
+    pub fn secured_as(secured: &Secured, mut config: ClientConfig) -> Client<TlsStream> {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let mut stream = secured.connect_as(Arc::new(config));
         shake_hands(&mut stream);
@@ -181,6 +187,20 @@ impl<S: Read + Write + Unpin> Client<S> {
     pub fn request(&self, method: &str, path: &str) -> http::request::Builder {
         let uri = format!("{}://test{path}", self.scheme);
         Request::builder().method(method).uri(uri)
+    }
+
+    /// Begins a WebSocket (RFC 8441), once the server has said that it may.
+    pub fn begin_websocket(&mut self, path: &str) -> usize {
+        self.wait_for("extended CONNECT", |client| {
+            client.sender.is_extended_connect_protocol_enabled()
+        });
+        let request = self
+            .request("CONNECT", path)
+            .extension(Protocol::from_static("websocket"))
+            .header("sec-websocket-version", "13");
+        let at = self.begin(request, Some(b""));
+        self.exchanges[at].is_open = true;
+        at
     }
 
     /// Begins a GET.

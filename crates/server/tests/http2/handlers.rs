@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 
 use super::client::*;
 use crate::site::*;
+use crate::tls::rules::Badge;
 use crate::tls::tools::Secured;
 use crate::upstreams::faults::{FakeUpstream, read_head};
 
@@ -72,7 +73,7 @@ fn uploads_at_the_same_time_do_not_mix() {
 }
 
 #[test]
-fn program_sees_the_request_as_one_of_http_1() {
+fn program_sees_the_request_as_one_of_http_2() {
     let site = Site::new();
     site.program(
         "env",
@@ -89,7 +90,7 @@ fn program_sees_the_request_as_one_of_http_1() {
     let at = client.begin(request, None);
     let text = client.finish(at).text();
     let (protocol, rest) = text.split_once('|').unwrap();
-    assert!(protocol.starts_with("HTTP/"), "{protocol}");
+    assert_eq!(protocol, "HTTP/2.0");
     assert_eq!(rest, "GET|test|q=1|a=1; b=2||yes||\n");
     is_well(&server);
 }
@@ -234,6 +235,7 @@ fn upstream_is_asked_by_http_1() {
             let mut body = vec![0; length.unwrap_or(0)];
             stream.read_exact(&mut body).unwrap();
             assert!(!head.contains("transfer-encoding"), "{head}");
+            assert!(head.contains("\r\nVia: 2.0 headway\r\n"), "{head}");
             let line = head.lines().next().unwrap();
             let first = format!(
                 "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nX-Line: {line}\r\nKeep-Alive: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -271,4 +273,26 @@ fn upstream_is_asked_by_http_1() {
     assert_eq!(client.get("/app/").text(), "");
     wait_until_all_have_ended(&server);
     is_well(&server);
+}
+
+#[test]
+fn programs_get_the_tls_version_and_the_clients_certificate() {
+    let (site, badge) = (Site::new(), Badge::new());
+    badge.write(&site.path("clients.pem"));
+    site.program(
+        "show",
+        "printf 'Content-Type: text/plain\\n\\n'; echo $SSL_PROTOCOL $SSL_CLIENT_VERIFY $SSL_CLIENT_S_DN",
+    );
+    let (cgi, authority) = (site.path("cgi"), site.path("clients.pem"));
+    let settings = format!(
+        "tls-client-ca = {authority:?}\n[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n"
+    );
+    let secured = Secured::start_with(site, 1, &settings);
+    let config = (*badge.client(&secured.certified)).clone();
+    let mut client = Client::secured_as(&secured, config);
+    let shown = client.get("/cgi-bin/show");
+    assert_eq!(
+        String::from_utf8_lossy(&shown.received),
+        "TLSv1.3 SUCCESS CN=rcgen self signed cert\n"
+    );
 }

@@ -55,15 +55,19 @@ fn requests_over_the_limit_of_streams_are_refused_and_others_wait() {
 }
 
 #[test]
-fn requests_over_the_limit_of_connections_are_refused() {
+fn requests_over_the_share_of_an_address_are_refused() {
     let site = slow_site();
     let server = site.serve_with("max-connections = 10", "");
     let mut client = Client::connect(&server);
     let begun: Vec<usize> = (0..20).map(|_| client.begin_get("/cgi-bin/slow")).collect();
     client.wait_for("refusals", |client| {
         let ended = |at: &&usize| client.exchanges[**at].end.is_some();
-        begun.iter().filter(ended).count() >= 10
+        begun.iter().filter(ended).count() >= 15
     });
+    // Another address still has room.
+    let mut socket = connect_from(std::net::Ipv4Addr::new(127, 0, 0, 77), &server);
+    send(&mut socket, [hello(&[]), get(1, "/file.txt")].concat());
+    while !Frame::read(&mut socket).unwrap().is_last() {}
     let refused = counter(&server, "http2_streams_refused");
     std::fs::write(site.note("go"), "").unwrap();
     let mut served = 0;
@@ -75,9 +79,46 @@ fn requests_over_the_limit_of_connections_are_refused() {
         }
     }
     assert_eq!(served + refused, 20);
-    assert!(served >= 9, "{served}");
+    assert_eq!(served, 5, "half of them");
     assert_eq!(client.get("/file.txt").text(), "a file\n");
     is_well(&server);
+}
+
+#[test]
+fn scheme_is_that_of_the_connection() {
+    let other = |scheme: &str| {
+        let block = block(&[
+            (":method", "GET"),
+            (":scheme", scheme),
+            (":authority", "test"),
+            (":path", "/file.txt"),
+        ]);
+        [
+            hello(&[]),
+            frame(HEADERS, END_STREAM | END_HEADERS, 1, &block),
+        ]
+        .concat()
+    };
+    for (settings, scheme, expected) in [
+        ("", "http", "200"),
+        ("", "https", "421"),
+        ("", "ftp", "400"),
+        // A proxy in front may have ended TLS.
+        ("trusted-proxies = \"127.0.0.0/8\"", "https", "200"),
+    ] {
+        let site = Site::new();
+        let log = site.path("access.log");
+        let server = site.serve_configured(&format!("log = {log:?}\n{settings}"));
+        let mut socket = server.connect();
+        send(&mut socket, other(scheme));
+        while !Frame::read(&mut socket).unwrap().is_last() {}
+        let line = &log_lines(&server, &log, 1)[0];
+        assert!(
+            line.contains(&format!("\" {expected} ")),
+            "{scheme}: {line}"
+        );
+        is_well(&server);
+    }
 }
 
 #[test]
@@ -107,10 +148,20 @@ fn preface_in_any_pieces_is_understood_and_another_is_not() {
         }
         while !Frame::read(&mut socket).unwrap().is_last() {}
     }
+    // The client has said that it speaks HTTP/2, so it gets no answer in HTTP/1.
     for wrong in [
         &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rX"[..],
         b"PRI * HTTP/2.0\r\nHost: x\r\n\r\n",
-        b"PRI / HTTP/2.0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nX",
+    ] {
+        let mut socket = server.connect();
+        send(&mut socket, wrong);
+        let frames = frames_until_close(&mut socket);
+        let kinds: Vec<u8> = frames.iter().map(|frame| frame.kind).collect();
+        assert_eq!(kinds, [SETTINGS], "{}", wrong.escape_ascii());
+    }
+    for wrong in [
+        &b"PRI / HTTP/2.0\r\n\r\n"[..],
         b"PRI * HTTP/1.1\r\nHost: x\r\n\r\n",
     ] {
         let status = exchange(&server, wrong).status;

@@ -51,6 +51,61 @@ fn slow_stream_does_not_keep_others_from_going_on() {
     is_well(&server);
 }
 
+/// Service inversion is when small responses wait for large ones.
+#[test]
+fn small_responses_end_before_large_ones_that_were_asked_for_first() {
+    const COUNT: u32 = 20;
+    let site = Site::new();
+    for number in 0..COUNT {
+        fs::write(
+            site.path(&format!("root/large{number}")),
+            contents(256 << 10),
+        )
+        .unwrap();
+        fs::write(site.path(&format!("root/small{number}")), "small").unwrap();
+    }
+    let server = site.serve_configured("");
+    let mut client = Client::connect(&server);
+    for number in 0..COUNT {
+        // None needs a helper afterwards.
+        client.get(&format!("/large{number}"));
+        client.get(&format!("/small{number}"));
+    }
+    let mut socket = server.connect();
+    let mut bytes = hello(&[(4, i32::MAX as u32)]);
+    bytes.extend(window_update(0, 1 << 30));
+    for number in 0..2 * COUNT {
+        let path = match number < COUNT {
+            true => format!("/large{number}"),
+            false => format!("/small{}", number - COUNT),
+        };
+        bytes.extend(get(2 * number + 1, &path));
+    }
+    send(&mut socket, &bytes);
+    let (mut ended, mut large_bytes_before) = (Vec::new(), 0);
+    let mut turns = Vec::new();
+    while ended.len() < 2 * COUNT as usize {
+        let frame = Frame::read(&mut socket).unwrap();
+        if frame.stream < 2 * COUNT && ended.len() < COUNT as usize {
+            large_bytes_before += frame.payload.len();
+        }
+        if ended.len() >= COUNT as usize && turns.last() != Some(&frame.stream) {
+            turns.push(frame.stream);
+        }
+        if frame.is_last() {
+            ended.push(frame.stream);
+        }
+    }
+    let first = &ended[..COUNT as usize];
+    assert!(first.iter().all(|stream| *stream > 2 * COUNT), "{ended:?}");
+    // What went out before all requests were known.
+    assert!(large_bytes_before < 1 << 20, "{large_bytes_before}");
+    // Each of the large ones has one turn: it is of use when it is complete. Which is first depends on how much of it had
+    // left before all requests were known.
+    assert_eq!(turns.len(), COUNT as usize, "{turns:?}");
+    is_well(&server);
+}
+
 #[test]
 fn reader_that_is_always_behind_costs_no_memory() {
     let site = Site::new();

@@ -185,7 +185,12 @@ impl Served {
 
     /// Replaces the handshake process: the test acts as it.
     pub fn take_handshakes(&mut self) -> OwnedFd {
-        let (ours, theirs) = headway_os::fd_passing::pair().expect("a pair");
+        let pair = headway_os::fd_passing::pair().expect("a pair");
+        self.take_handshakes_by(pair)
+    }
+
+    /// The same with this pair of sockets.
+    pub fn take_handshakes_by(&mut self, (ours, theirs): (OwnedFd, OwnedFd)) -> OwnedFd {
         self.control
             .send(&ToWorker::Handshakes, &[ours.as_fd()])
             .expect("order");
@@ -287,6 +292,7 @@ fn handshake_settings(tls: &TlsConfig) -> headway_tls::Settings {
     headway_tls::Settings {
         identities: identities.collect(),
         only_13: tls.only_13,
+        suites: Vec::new(),
         protocols: vec![b"http/1.1".to_vec()],
         client_authorities: Vec::new(),
         client_may_be_unknown: false,

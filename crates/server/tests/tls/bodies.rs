@@ -90,7 +90,7 @@ fn client_that_waits_for_100_continue_gets_it() {
 }
 
 #[test]
-fn programs_and_upstreams_are_told_of_tls() {
+fn programs_and_upstreams_get_the_scheme_over_tls() {
     let upstream = FakeUpstream::new(|mut stream| {
         let Some(head) = read_head(&mut stream) else {
             return;
@@ -104,26 +104,26 @@ fn programs_and_upstreams_are_told_of_tls() {
     });
     let site = Site::new();
     site.program(
-        "told",
+        "show",
         "printf 'Content-Type: text/plain\\n\\n'; echo $HTTPS $REQUEST_SCHEME $SERVER_PORT",
     );
     let secured = with_programs(site, &proxy(&upstream));
     let port = secured.address().rsplit(':').next().unwrap();
     assert_eq!(
-        secured.get("/cgi-bin/told").text(),
+        secured.get("/cgi-bin/show").text(),
         format!("on https {port}\n")
     );
-    let told = secured.get("/app/").text();
-    assert!(told.contains("X-Forwarded-Proto: https"), "{told}");
-    assert!(told.contains("proto=https"), "{told}");
+    let shown = secured.get("/app/").text();
+    assert!(shown.contains("X-Forwarded-Proto: https"), "{shown}");
+    assert!(shown.contains("proto=https"), "{shown}");
     // The same server in the clear.
     let port = secured.server.address.rsplit(':').next().unwrap();
     assert_eq!(
-        get(&secured.server, "/cgi-bin/told").text(),
+        get(&secured.server, "/cgi-bin/show").text(),
         format!("http {port}\n")
     );
-    let told = get(&secured.server, "/app/").text();
-    assert!(told.contains("proto=http\n"), "{told}");
+    let shown = get(&secured.server, "/app/").text();
+    assert!(shown.contains("proto=http\n"), "{shown}");
     is_well_over_tls(&secured);
 }
 

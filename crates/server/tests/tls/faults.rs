@@ -105,6 +105,53 @@ fn crowd_is_served_when_a_stopped_handshake_process_goes_on() {
     is_well_over_tls(&secured);
 }
 
+/// More than may wait in the worker.
+const LARGE_CROWD: u64 = 450;
+
+#[test]
+fn clients_wait_in_the_kernel_while_too_many_wait_for_the_handshake_process() {
+    // Listeners that are watched again are reported in another way by each of these.
+    for events in ["epoll", "epoll-edge", "poll"] {
+        let settings = format!("tls-handshake-timeout = \"5m\"\nevents = \"{events}\"");
+        has_a_large_crowd(&Secured::start(&settings));
+    }
+}
+
+fn has_a_large_crowd(secured: &Secured) {
+    let mut established = secured.connect(&TLS13);
+    ask(&mut established, "/file.txt");
+    let process = secured.process(PROCESS);
+    signal(process, Signal::STOP);
+    let mut crowd: Vec<_> = (0..LARGE_CROWD)
+        .map(|at| {
+            let mut stream = secured.connect(VERSIONS[at as usize % 2]);
+            begin(&mut stream);
+            stream
+        })
+        .collect();
+    let server = &secured.server;
+    server.wait_for("the pause", |_| secured.counter("tls_accept_pauses") > 0);
+    let waiting = || secured.counter("tls_handshakes_waiting");
+    assert!((256..300).contains(&waiting()), "{}", waiting());
+    let accepted = secured.counter("connections_accepted");
+    assert!((321..370).contains(&accepted), "{accepted}");
+    // Others do not notice.
+    for _ in 0..10 {
+        assert_eq!(ask(&mut established, "/file.txt").text(), "a file\n");
+        let mut plain = server.connect();
+        send(&mut plain, request("/file.txt"));
+        assert_eq!(receive(&mut plain).unwrap().status, 200);
+    }
+    assert!(waiting() >= 256);
+    signal(process, Signal::CONT);
+    for stream in &mut crowd {
+        assert_eq!(ask(stream, "/file.txt").text(), "a file\n");
+    }
+    assert_eq!(secured.counter("tls_handshakes_full"), 1 + LARGE_CROWD);
+    assert_eq!(waiting(), 0);
+    is_well_over_tls(secured);
+}
+
 #[test]
 fn crowd_is_served_when_the_handshake_process_dies_while_it_waits() {
     let secured = Secured::start("");
@@ -232,6 +279,54 @@ fn http_in_the_clear_is_answered_400_where_tls_is_spoken() {
         let count = turns(&secured.server) - before;
         assert!(count < 200, "{count} turns");
         assert!(!text(&mut stream).contains("HTTP/1.1"));
+        is_well_over_tls(&secured);
+    }
+}
+
+/// A hello with so much padding (RFC 7685) that the message has this length, in records.
+fn padded_hello(secured: &Secured, length: usize) -> Vec<u8> {
+    let mut message = hello(secured).split_off(5);
+    let added = length - message.len();
+    // The list of extensions is last: its length follows suites and compression.
+    let at = 38 + 1 + usize::from(message[38]);
+    let suites = usize::from(u16::from_be_bytes([message[at], message[at + 1]]));
+    let at = at + 2 + suites;
+    let at = at + 1 + usize::from(message[at]);
+    let extensions = usize::from(u16::from_be_bytes([message[at], message[at + 1]])) + added;
+    message[at..at + 2].copy_from_slice(&(extensions as u16).to_be_bytes());
+    let padding = ((added - 4) as u16).to_be_bytes();
+    message.extend([0, 21, padding[0], padding[1]]);
+    message.resize(length, 0);
+    let body = ((length - 4) as u32).to_be_bytes();
+    message[1..4].copy_from_slice(&body[1..]);
+    let mut records = Vec::new();
+    for part in message.chunks(1 << 14) {
+        let length = (part.len() as u16).to_be_bytes();
+        records.extend([22, 3, 1, length[0], length[1]]);
+        records.extend(part);
+    }
+    records
+}
+
+#[test]
+fn hello_of_64_kilobytes_is_answered_and_a_longer_one_refused() {
+    for handshakes in ["process", "inline"] {
+        let secured = Secured::start(&format!("tls-handshakes = \"{handshakes}\""));
+        for (length, answer) in [(65_000, 22), (65_535 + 4, 21)] {
+            let mut stream = secured.connect_tcp();
+            send(&mut stream, padded_hello(&secured, length));
+            let mut first = [0];
+            stream.read_exact(&mut first).unwrap();
+            assert_eq!(first[0], answer, "{length}");
+        }
+        let mut longer = padded_hello(&secured, 65_000);
+        longer[6] = 1;
+        let mut stream = secured.connect_tcp();
+        send(&mut stream, longer);
+        let mut alert = [0; 7];
+        stream.read_exact(&mut alert).unwrap();
+        assert_eq!((alert[0], alert[5]), (21, 2));
+        assert_eq!(secured.counter("tls_failed_bad_message"), 2);
         is_well_over_tls(&secured);
     }
 }

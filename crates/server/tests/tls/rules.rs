@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use headway_config::CipherSuite;
 use headway_test_support::wait_until;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -19,19 +20,19 @@ use super::tools::*;
 use crate::site::*;
 
 /// A client's certificate, which is its own authority.
-struct Badge(CertifiedKey<rcgen::KeyPair>);
+pub struct Badge(CertifiedKey<rcgen::KeyPair>);
 
 impl Badge {
-    fn new() -> Badge {
+    pub fn new() -> Badge {
         Badge(generate_simple_self_signed(["client.example".to_owned()]).unwrap())
     }
 
-    fn write(&self, file: &Path) {
+    pub fn write(&self, file: &Path) {
         fs::write(file, self.0.cert.pem()).unwrap();
     }
 
     /// A client that shows it.
-    fn client(&self, certified: &Certified) -> Arc<ClientConfig> {
+    pub fn client(&self, certified: &Certified) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(certified.certificate.clone()).unwrap();
         let key = PrivatePkcs8KeyDer::from(self.0.signing_key.serialize_der());
@@ -110,6 +111,32 @@ fn version_below_the_minimum_is_refused() {
 }
 
 #[test]
+fn suite_that_is_not_allowed_is_not_agreed_on() {
+    let numbers = |suites: &[u16]| {
+        let mut numbers = suites.to_vec();
+        numbers.sort_unstable();
+        numbers
+    };
+    let known: Vec<u16> = CipherSuite::ALL.iter().map(|one| one.number()).collect();
+    let all = aws_lc_rs::ALL_CIPHER_SUITES.iter();
+    let all: Vec<u16> = all.map(|one| one.suite().into()).collect();
+    assert_eq!(numbers(&known), numbers(&all));
+    for handshakes in ["process", "inline"] {
+        let secured = Secured::start(&format!(
+            "tls-handshakes = \"{handshakes}\"\ntls-suites = [\"TLS_CHACHA20_POLY1305_SHA256\", \
+             \"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384\"]"
+        ));
+        for (version, number) in [(&TLS12, 0xc02c), (&TLS13, 0x1303)] {
+            let mut stream = secured.connect(version);
+            assert_eq!(ask(&mut stream, "/file.txt").text(), "a file\n");
+            let agreed = stream.conn.negotiated_cipher_suite().unwrap();
+            assert_eq!(u16::from(agreed.suite()), number);
+        }
+        is_well_over_tls(&secured);
+    }
+}
+
+#[test]
 fn new_certificate_is_found_without_a_signal() {
     let secured = Secured::start("");
     assert!(secured.get("/file.txt").status == 200);
@@ -117,6 +144,45 @@ fn new_certificate_is_found_without_a_signal() {
     second.write(&secured.site.path(""));
     let second = Arc::new(second.clients(&TLS13));
     wait_until("the new certificate", || is_served(&secured, &second));
+}
+
+#[test]
+fn expired_certificate_does_not_replace_one_that_is_valid() {
+    let secured = Secured::start("");
+    let server = &secured.server;
+    let valid = Arc::new(secured.certified.clients(&TLS13));
+    Certified::expired().write(&secured.site.path(""));
+    server.signal(Signal::HUP);
+    let failures = || server.status()["master"]["reload_failures"].as_u64();
+    server.wait_for("the refusal", |_| failures() == Some(1));
+    assert!(is_served(&secured, &valid));
+    let status = server.status()["master"]["reload_error"].to_string();
+    assert!(
+        status.contains("has expired on Fri, 01 Jan 2021"),
+        "{status}"
+    );
+    assert!(status.contains("the one in use is valid until"), "{status}");
+    // The next certificate is looked at again.
+    let second = Certified::new();
+    second.write(&secured.site.path(""));
+    server.signal(Signal::HUP);
+    let second = Arc::new(second.clients(&TLS13));
+    wait_until("the new certificate", || is_served(&secured, &second));
+}
+
+#[test]
+fn server_with_an_expired_certificate_starts_and_says_so() {
+    let (site, expired) = (Site::new(), Certified::expired());
+    expired.write(&site.path(""));
+    let file = site.path("headway.toml");
+    fs::write(&file, tls_settings(&site.path(""), "")).unwrap();
+    let arguments = ["--workers", "1", "--config", file.to_str().unwrap()];
+    let server = Server::start(program(), &site.path("root"), &arguments);
+    let printed = server.stop();
+    assert!(
+        printed.contains("has expired on Fri, 01 Jan 2021 00:00:00 GMT; clients will refuse it"),
+        "{printed}"
+    );
 }
 
 #[test]

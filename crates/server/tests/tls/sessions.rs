@@ -88,11 +88,8 @@ fn sessions_are_resumed_by_all_workers_and_after_reloads_and_deaths() {
     }
 }
 
-/// While workers of two generations share a listener, one of them may wait for its lock in `accept4`.
 fn is_well_over_tls_except_reloads(secured: &Secured) {
-    is_well_except(&secured.server, |sleep| {
-        sleep["call"] == "accept4" && sleep["label"] == "socket-lock"
-    });
+    is_well_except(&secured.server, waits_for_listener);
 }
 
 #[test]
@@ -224,8 +221,8 @@ fn proxy_header_in_front_of_a_handshake_names_the_client() {
             }
             let mut stream = speak(in_pieces, clients.clone());
             for _ in 0..2 {
-                let told = ask(&mut stream, "/cgi-bin/who").text();
-                assert_eq!(told, "192.0.2.7 50000 on");
+                let shown = ask(&mut stream, "/cgi-bin/who").text();
+                assert_eq!(shown, "192.0.2.7 50000 on");
             }
             // It has as many connections as it may have.
             let mut third = connect();

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headway_test_support::WAIT_MAX;
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{
+    Certificate, CertificateParams, CertifiedKey, KeyPair, date_time_ymd,
+    generate_simple_self_signed,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -41,11 +44,24 @@ impl Certified {
     pub fn new() -> Certified {
         let made = generate_simple_self_signed([NAME.to_owned()]);
         let CertifiedKey { cert, signing_key } = made.unwrap();
+        Certified::of(&cert, &signing_key)
+    }
+
+    /// One that is not valid any more.
+    pub fn expired() -> Certified {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([NAME.to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+        Certified::of(&params.self_signed(&key).unwrap(), &key)
+    }
+
+    pub fn of(certificate: &Certificate, key: &KeyPair) -> Certified {
         Certified {
-            certificate: cert.der().clone(),
-            certificate_pem: cert.pem(),
-            key_pem: signing_key.serialize_pem(),
-            key: signing_key.serialize_der(),
+            certificate: certificate.der().clone(),
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            key: key.serialize_der(),
         }
     }
 
@@ -83,7 +99,10 @@ impl Secured {
     }
 
     pub fn start_with(site: Site, workers: usize, settings: &str) -> Secured {
-        let certified = Certified::new();
+        Secured::start_as(Certified::new(), site, workers, settings)
+    }
+
+    pub fn start_as(certified: Certified, site: Site, workers: usize, settings: &str) -> Secured {
         certified.write(&site.path(""));
         let (file, workers) = (site.path("headway.toml"), workers.to_string());
         fs::write(&file, tls_settings(&site.path(""), settings)).unwrap();
@@ -139,8 +158,13 @@ impl Secured {
 /// The settings of a server whose certificate is in this directory.
 pub fn tls_settings(directory: &Path, more: &str) -> String {
     let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    // scripts/kernel-tests has all tests run with kernel TLS.
+    let offload = match std::env::var_os("HEADWAY_TEST_OFFLOAD") {
+        Some(_) if !more.contains("tls-offload") => "tls-offload = \"kernel\"\n",
+        _ => "",
+    };
     format!(
-        "tls-listen = \"127.0.0.1:0\"\ntls-certificate = {certificate:?}\ntls-key = {key:?}\n{more}\n"
+        "tls-listen = \"127.0.0.1:0\"\ntls-certificate = {certificate:?}\ntls-key = {key:?}\n{offload}{more}\n"
     )
 }
 

@@ -16,24 +16,33 @@ const UPGRADE: &str = "GET /app/socket HTTP/1.1\r\nHost: x\r\nConnection: keep-a
 const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Accept: def\r\n\r\n";
 
-/// An upstream that accepts an upgrade and then calls this; it answers other requests normally.
-fn agreeing(then: impl Fn(TcpStream) + Send + Sync + 'static) -> FakeUpstream {
+/// An upstream that agrees to an upgrade with these lines and then calls a function. It answers other requests
+/// normally.
+pub fn agreeing<const N: usize>(
+    required: [&'static str; N],
+    agreed: impl Fn(&str) -> String + Send + Sync + 'static,
+    then: impl Fn(TcpStream) + Send + Sync + 'static,
+) -> FakeUpstream {
     FakeUpstream::new(move |mut stream| {
         let Some(head) = read_head(&mut stream) else {
             return;
         };
-        let required = [
-            "Upgrade: websocket\r\n",
-            "Connection: Upgrade\r\n",
-            "Key: abc\r\n",
-        ];
         if required.iter().all(|line| head.contains(line)) {
-            stream.write_all(AGREED.as_bytes()).unwrap();
+            stream.write_all(agreed(&head).as_bytes()).unwrap();
             then(stream);
         } else {
             stream.write_all(GOOD.as_bytes()).unwrap();
         }
     })
+}
+
+fn upgrading(then: impl Fn(TcpStream) + Send + Sync + 'static) -> FakeUpstream {
+    let required = [
+        "Upgrade: websocket\r\n",
+        "Connection: Upgrade\r\n",
+        "Key: abc\r\n",
+    ];
+    agreeing(required, |_| AGREED.to_owned(), then)
 }
 
 /// An upgraded connection.
@@ -57,7 +66,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-fn echo(mut stream: TcpStream) {
+pub fn echo(mut stream: TcpStream) {
     let mut buffer = [0; 9000];
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..count]).is_err() {
@@ -132,7 +141,7 @@ fn upgrade_is_passed_on_when_the_upstream_requires_one() {
 
 fn pass_both_ways(events: &str) {
     let site = Site::new();
-    let upstream = agreeing(|mut stream| {
+    let upstream = upgrading(|mut stream| {
         stream.write_all(b"hello ").unwrap();
         echo(stream);
     });
@@ -224,7 +233,7 @@ fn websocket_disconnect_reaches_the_other_side() {
     let site = Site::new();
     let (sender, receiver) = channel();
     let sender = std::sync::Mutex::new(sender);
-    let upstream = agreeing(move |mut stream| {
+    let upstream = upgrading(move |mut stream| {
         let mut first = [0];
         let _ = stream.read(&mut first);
         match first[0] {
@@ -261,7 +270,7 @@ fn websocket_sender_waits_when_the_other_side_does_not_read() {
     let site = Site::new();
     let (sender, receiver) = channel();
     let sender = std::sync::Mutex::new(sender);
-    let upstream = agreeing(move |mut stream| {
+    let upstream = upgrading(move |mut stream| {
         let timeout = Some(Duration::from_millis(500));
         stream.set_write_timeout(timeout).unwrap();
         let (block, mut sent) = (contents(1 << 16), 0);
@@ -282,7 +291,7 @@ fn websocket_sender_waits_when_the_other_side_does_not_read() {
 #[test]
 fn websocket_closes_after_the_upgrade_timeout() {
     let site = Site::new();
-    let upstream = agreeing(echo);
+    let upstream = upgrading(echo);
     let more = "upgrade-timeout = \"2s\"\ntimeout = \"1s\"\nrequest-timeout = \"1s\"";
     let server = proxy(&site, &[&upstream.address], more);
     let mut stream = open(&server);
@@ -299,7 +308,7 @@ fn websocket_closes_after_the_upgrade_timeout() {
 #[test]
 fn websocket_is_answered_503_above_max_upgrades() {
     let site = Site::new();
-    let upstream = agreeing(echo);
+    let upstream = upgrading(echo);
     let server = proxy(&site, &[&upstream.address], "max-upgrades = 1");
     let first = open(&server);
     assert_eq!(exchange(&server, UPGRADE).status, 503);

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::available;
+use super::certificate::CertificateFiles;
 use super::error::ServerError;
 use super::kind::Family;
 use super::spec::{ServerSpec, Sizes};
@@ -20,6 +21,13 @@ const APACHE: &str = include_str!("../../../../bench/peers/apache.conf");
 const NGINX: &str = include_str!("../../../../bench/peers/nginx.conf");
 const LIGHTTPD: &str = include_str!("../../../../bench/peers/lighttpd.conf");
 const H2O: &str = include_str!("../../../../bench/peers/h2o.conf");
+const APACHE_TLS: &str = include_str!("../../../../bench/peers/apache-tls.conf");
+const NGINX_TLS: &str = include_str!("../../../../bench/peers/nginx-tls.conf");
+const LIGHTTPD_TLS: &str = include_str!("../../../../bench/peers/lighttpd-tls.conf");
+const H2O_TLS: &str = include_str!("../../../../bench/peers/h2o-tls.conf");
+/// For all servers of that Apache.
+const APACHE_HTTP2: &str =
+    "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2 http/1.1\n";
 const CIVETWEB: &str = include_str!("../../../../bench/peers/civetweb.conf");
 
 /// Threads of one Apache process at most, Apache's own default for `ThreadLimit`.
@@ -58,15 +66,32 @@ pub(super) fn prepare(
     descriptors: u64,
 ) -> Result<Launch, ServerError> {
     let family = spec.kind.family();
+    if spec.tls_port.is_some() {
+        CertificateFiles::of(folder)
+            .make(spec.address.ip())
+            .map_err(|error| ServerError::prepare("make a certificate in", folder, error))?;
+    }
     if family == Family::Headway {
         return Ok(headway(spec, folder));
     }
     for path in [&spec.root, folder] {
         check_path(path)?;
     }
-    let text = fill(spec, folder, descriptors);
-    let file = folder.join("server.conf");
-    std::fs::write(&file, text).map_err(|error| ServerError::prepare("write", &file, error))?;
+    let write = |name: &str, text: &str| {
+        let file = folder.join(name);
+        std::fs::write(&file, text).map_err(|error| ServerError::prepare("write", &file, error))?;
+        Ok(file)
+    };
+    let mut text = fill(spec, folder, descriptors);
+    if let Some(port) = spec.tls_port {
+        let more = fill_tls(spec, port, folder)?;
+        match family {
+            // Inside of its server, which includes such files.
+            Family::Nginx { .. } => drop(write("nginx-server-tls.conf", &more)?),
+            _ => text += &more,
+        }
+    }
+    let file = write("server.conf", &text)?;
     Ok(Launch {
         arguments: arguments(family, spec, &file, folder),
         population: population(family, &spec.sizes),
@@ -161,6 +186,12 @@ fn headway(spec: &ServerSpec, folder: &Path) -> Launch {
     if spec.access_log {
         add("--log", folder.join("access.log").into());
     }
+    if let Some(address) = spec.tls_address() {
+        let files = CertificateFiles::of(folder);
+        add("--tls-listen", address.to_string().into());
+        add("--tls-certificate", files.certificate.into());
+        add("--tls-key", files.key.into());
+    }
     // h2o and CivetWeb do not look for a compressed sibling either.
     arguments.extend(["--precompressed=off".into(), "--quiet".into()]);
     arguments.extend(spec.arguments.iter().map(Into::into));
@@ -242,6 +273,46 @@ fn fill(spec: &ServerSpec, folder: &Path, descriptors: u64) -> String {
         // It takes any name for an order to change to that user, which only root can.
         false => filled.replace("run_as_user ", "# run_as_user "),
     }
+}
+
+/// What a server has in addition when it speaks TLS.
+fn fill_tls(spec: &ServerSpec, port: u16, folder: &Path) -> Result<String, ServerError> {
+    let template = match spec.kind.family() {
+        // mod_http2 needs threads.
+        Family::Apache { mpm: "prefork", .. } if spec.http2 => {
+            return Err(ServerError::NoHttp2 { kind: spec.kind });
+        }
+        Family::Apache { .. } if spec.http2 => format!("{APACHE_HTTP2}{APACHE_TLS}"),
+        Family::Apache { .. } => APACHE_TLS.to_owned(),
+        // Not every nginx knows this line, and all know the older form.
+        Family::Nginx { .. } => {
+            let text = without_lines(NGINX_TLS, "http2 ");
+            match spec.http2 {
+                true => text.replace(" ssl ", " ssl http2 "),
+                false => text,
+            }
+        }
+        Family::Lighttpd => LIGHTTPD_TLS.to_owned(),
+        Family::H2o => H2O_TLS.to_owned(),
+        Family::Headway | Family::Civetweb | Family::Absent(_) => {
+            return Err(ServerError::NoTls { kind: spec.kind });
+        }
+    };
+    let files = CertificateFiles::of(folder);
+    let values = [
+        ("@HOST@", spec.address.ip().to_string()),
+        ("@TLS_PORT@", port.to_string()),
+        ("@BACKLOG@", spec.sizes.backlog.to_string()),
+        ("@CERTIFICATE@", files.certificate.display().to_string()),
+        ("@KEY@", files.key.display().to_string()),
+    ];
+    let filled = values.iter();
+    Ok(filled.fold(template, |text, (name, value)| text.replace(name, value)))
+}
+
+fn without_lines(text: &str, start: &str) -> String {
+    let kept = text.lines().filter(|line| !line.starts_with(start));
+    kept.flat_map(|line| [line, "\n"]).collect()
 }
 
 fn nginx(

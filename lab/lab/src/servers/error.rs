@@ -24,6 +24,18 @@ pub enum ServerError {
         /// The address that was given.
         address: SocketAddr,
     },
+    /// There is no configuration of this server with TLS.
+    #[error("{kind} is not started with TLS; choose another server, or scheme = \"http\"")]
+    NoTls {
+        /// The server.
+        kind: Kind,
+    },
+    /// There is no configuration of this server with HTTP/2.
+    #[error("{kind} is not started with HTTP/2; choose another server, or protocol = \"http/1.1\"")]
+    NoHttp2 {
+        /// The server.
+        kind: Kind,
+    },
     /// A path that some server's configuration could misread.
     #[error(
         "{}: the lab gives servers absolute paths of letters, digits and the marks . _ - + , only; \

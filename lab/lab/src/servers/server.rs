@@ -18,6 +18,7 @@ use headway_load::client::ClientLimits;
 use rustix::process::Signal;
 
 use super::available::available;
+use super::certificate::CertificateFiles;
 use super::configuration::{self, Launch, Population, READY_FILE};
 use super::error::ServerError;
 use super::kind::{Family, Kind};
@@ -114,7 +115,12 @@ impl Server {
         };
         let own = || spec.program.clone().unwrap_or_else(own);
         let program = installed.program.unwrap_or_else(own);
-        check_free(spec, &prefix)?;
+        for address in [Some(spec.address), spec.tls_address()]
+            .into_iter()
+            .flatten()
+        {
+            check_free(spec.kind, address, &prefix)?;
+        }
         let folder = make_folder(spec, scratch)?;
         let descriptors = ClientLimits::raise().descriptors;
         let started = configuration::prepare(spec, &folder, descriptors)
@@ -152,6 +158,17 @@ impl Server {
     /// The address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.spec.address
+    }
+
+    /// The certificate of a server with TLS, which is also its authority; in [`Server::folder`].
+    pub fn certificate(&self) -> Option<PathBuf> {
+        let files = CertificateFiles::of(&self.folder);
+        self.spec.tls_port.map(|_| files.certificate)
+    }
+
+    /// Where the server speaks TLS.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.spec.tls_address()
     }
 
     /// Where our server's status page is; `None` for others.
@@ -268,6 +285,10 @@ impl Server {
         // where the same address is another server's. So it is asked only when it listens itself.
         if !self.listens()? {
             return Ok(Some("it does not listen".into()));
+        }
+        let tls = |address| listening(&tables(self.leader.pid), address).is_empty();
+        if self.spec.tls_address().is_some_and(tls) {
+            return Ok(Some("it does not listen for TLS".into()));
         }
         if let Some(lacks) = self.unanswered()? {
             return Ok(Some(lacks));
@@ -422,7 +443,11 @@ fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
 
 /// Searches for a listener before the server is started, in the network it will be in: the tables
 /// are printed by a command that the caller's prefix starts there.
-fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<(), ServerError> {
+fn check_free(
+    kind: Kind,
+    address: SocketAddr,
+    prefix: &impl Fn(&OsStr) -> Command,
+) -> Result<(), ServerError> {
     let output = prefix(OsStr::new("cat"))
         .args(["/proc/self/net/tcp", "/proc/self/net/tcp6"])
         .stdin(Stdio::null())
@@ -441,12 +466,12 @@ fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<
             error: std::io::Error::other(stderr),
         });
     }
-    let inodes = listening(&tables, spec.address);
+    let inodes = listening(&tables, address);
     match inodes.is_empty() {
         true => Ok(()),
         false => Err(ServerError::Taken {
-            kind: spec.kind,
-            address: spec.address,
+            kind,
+            address,
             holder: network::holder(&inodes),
         }),
     }

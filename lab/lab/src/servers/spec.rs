@@ -18,6 +18,13 @@ pub struct ServerSpec {
     pub root: PathBuf,
     /// Where the server listens, in the network it is started in. IPv4, and a port other than 0.
     pub address: SocketAddr,
+    /// Another port of that address, on which the server speaks TLS. It gets a certificate of its own,
+    /// [`Server::certificate`](super::Server::certificate).
+    #[serde(default)]
+    pub tls_port: Option<u16>,
+    /// Offers HTTP/2 on that port. Our server, h2o and lighttpd always do.
+    #[serde(default)]
+    pub http2: bool,
     /// Loops, processes, threads, helpers.
     #[serde(default)]
     pub sizes: Sizes,
@@ -72,6 +79,11 @@ impl Default for Sizes {
 }
 
 impl ServerSpec {
+    /// Where the server speaks TLS.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.address.ip(), self.tls_port?))
+    }
+
     /// A server of the usual size.
     ///
     /// ```
@@ -86,6 +98,8 @@ impl ServerSpec {
             kind,
             root: root.into(),
             address,
+            tls_port: None,
+            http2: false,
             sizes: Sizes::default(),
             access_log: false,
             probe: None,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
 
-use super::scaled::Scaled;
+use super::scaled::{Scale, Scaled};
 use headway_latency::study::result::PaperCell;
 
 /// A whole file, a study or `common.toml`.
@@ -102,6 +102,36 @@ pub struct WorkloadTable {
     pub timeout: Option<Scaled<String>>,
     pub first_pause: Option<Scaled<String>>,
     pub bandwidth: Option<Scaled<String>>,
+    /// `http` or `https`.
+    pub scheme: Option<String>,
+    /// `http/1.1` or `h2`.
+    pub protocol: Option<String>,
+    /// Requests that a connection of `h2` carries at once.
+    pub streams: Option<Scaled<u64>>,
+}
+
+impl WorkloadTable {
+    /// Requests at once on a connection of HTTP/2; `None` for HTTP/1.1.
+    pub(super) fn streams_at(&self, scale: Scale) -> Result<Option<u64>, String> {
+        let streams = self.streams.as_ref().map(|streams| *streams.at(scale));
+        match (self.protocol.as_deref(), streams) {
+            (None | Some("http/1.1"), None) => Ok(None),
+            (None | Some("http/1.1"), Some(_)) => Err(
+                "streams are for protocol = \"h2\"; leave streams out, or set this protocol"
+                    .to_owned(),
+            ),
+            (Some("h2"), Some(0)) => Err("streams must be at least 1".to_owned()),
+            // Servers speak HTTP/2 without TLS in different ways, if at all.
+            (Some("h2"), _) if self.scheme.as_deref() != Some("https") => {
+                Err("protocol \"h2\" needs scheme = \"https\"".to_owned())
+            }
+            (Some("h2"), _) if self.first_pause.is_some() || self.bandwidth.is_some() => Err(
+                "protocol \"h2\" has no first-pause and no bandwidth; leave them out".to_owned(),
+            ),
+            (Some("h2"), streams) => Ok(Some(streams.unwrap_or(1))),
+            (Some(other), _) => Err(format!("protocol {other:?}: write http/1.1 or h2")),
+        }
+    }
 }
 
 /// Lengths at a scale, `[scale.quick]`.

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -255,12 +256,7 @@ impl Bench<'_> {
     fn start(&self, demand: &Demand) -> Result<RunningClient, Stopped> {
         let spec = demand.spec;
         let mut command = self.workspace.command(Side::Client, crate::headway());
-        let address = self.server.address();
-        command.args([
-            "load",
-            &format!("http://{address}/{}/", demand.set),
-            "--quiet",
-        ]);
+        self.ask(&mut command, spec, &format!("/{}/", demand.set));
         command
             .arg("--fileset")
             .arg(self.workspace.manifest(&demand.set));
@@ -304,14 +300,29 @@ impl Bench<'_> {
         RunningClient::start(&mut command, "headway load", self.workspace.journal())
     }
 
+    /// The beginning of a client's command: what it asks the server for, and how.
+    fn ask(&self, command: &mut Command, spec: &Spec, path: &str) {
+        let tls = self.server.tls_address().filter(|_| spec.workload.https);
+        let (scheme, address) = match tls {
+            Some(address) => ("https", address),
+            None => ("http", self.server.address()),
+        };
+        command.args(["load", &format!("{scheme}://{address}{path}"), "--quiet"]);
+        if let (Some(_), Some(certificate)) = (tls, self.server.certificate()) {
+            command.arg("--cacert").arg(certificate);
+        }
+        if let Some(streams) = spec.workload.streams {
+            command.args(["--http2", "--streams", &streams.to_string()]);
+        }
+    }
+
     /// Opens the connections that stay silent, and waits until they are there.
     fn hold_idle(&self, spec: &Spec) -> Result<Option<RunningClient>, Stopped> {
         let Some(idle) = spec.workload.idle else {
             return Ok(None);
         };
         let mut command = self.workspace.command(Side::Client, crate::headway());
-        let address = self.server.address();
-        command.args(["load", &format!("http://{address}{READY_PATH}"), "--quiet"]);
+        self.ask(&mut command, spec, READY_PATH);
         for address in self.workspace.clients() {
             command.args(["--source", &address.to_string()]);
         }

@@ -311,7 +311,7 @@ impl StudyRun<'_> {
         let queue = pending
             .first()
             .and_then(|spec| spec.environment.listen_queue);
-        let server = match start(workspace, choice, queue) {
+        let server = match start(workspace, choice, queue, pending) {
             Ok(server) => server,
             Err(why) => {
                 self.stopped()?;
@@ -520,11 +520,16 @@ fn start(
     workspace: &Workspace,
     choice: &ServerChoice,
     listen_queue: Option<u32>,
+    pending: &[&Spec],
 ) -> Result<Server, String> {
     let one_line = |error: WorkspaceError| in_one_line(&error.to_string());
     workspace.drop_caches().map_err(one_line)?;
     let address = workspace.address().map_err(one_line)?;
     let mut spec = ServerSpec::new(choice.kind, workspace.root(), address);
+    if pending.iter().any(|spec| spec.workload.https) {
+        spec.tls_port = Some(workspace.address().map_err(one_line)?.port());
+    }
+    spec.http2 = pending.iter().any(|spec| spec.workload.streams.is_some());
     spec.probe = Some(READY_PATH.to_owned());
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();

@@ -190,6 +190,12 @@ pub struct Workload {
     pub first_pause_s: Option<f64>,
     /// What a connection receives at most.
     pub bandwidth_bits_per_s: Option<u64>,
+    /// Through TLS; absent in descriptions without it, whose keys are so as they were.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub https: bool,
+    /// Over HTTP/2, with this number of requests at once on a connection; absent for HTTP/1.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u64>,
 }
 
 /// The load that is offered.
@@ -447,6 +453,8 @@ mod tests {
                 timeout_s: None,
                 first_pause_s: None,
                 bandwidth_bits_per_s: None,
+                https: false,
+                streams: None,
             },
             point: Point::Capacity,
             observe: None,
@@ -476,11 +484,13 @@ mod tests {
         let key = spec().key();
         assert_eq!(key.len(), 16);
         assert_eq!(key, spec().key());
-        let changes: [fn(&mut Spec); 9] = [
+        let changes: [fn(&mut Spec); 11] = [
             |spec| spec.server.kind = Kind::H2o,
             |spec| spec.environment.memory_bytes = None,
             |spec| spec.workload.connections = 1024,
             |spec| spec.workload.idle = Some(1000),
+            |spec| spec.workload.https = true,
+            |spec| spec.workload.streams = Some(1),
             |spec| spec.point = Point::Rate(10.0),
             |spec| spec.observe = Some(Observer::Trace),
             |spec| spec.seconds = 20.0,

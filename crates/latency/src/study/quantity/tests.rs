@@ -36,6 +36,7 @@ fn evidence_with_lag(lag_ms: impl Fn(u64) -> u64, latency_ms: impl Fn(u64) -> u6
             class: Row::NO_CLASS,
             target: 0,
             warmup: false,
+            handshake_ns: 0,
         };
         collector.push(&row);
     }
@@ -70,6 +71,7 @@ fn throughput_is_of_the_window_when_responses_end_before_and_after_it() {
             class: Row::NO_CLASS,
             target: 0,
             warmup: end_ns < 2_000_000_000,
+            handshake_ns: 0,
         });
     }
     let evidence = RunEvidence {
@@ -167,6 +169,7 @@ fn failed_requests_are_counted_by_cause_and_left_out_of_good_times() {
             class: Row::NO_CLASS,
             target: 0,
             warmup: false,
+            handshake_ns: 0,
         });
     }
     let evidence = RunEvidence {
@@ -392,6 +395,7 @@ fn with_untimed(untimed: u64) -> RunEvidence {
             class: Row::NO_CLASS,
             target: 0,
             warmup: false,
+            handshake_ns: 0,
         });
     }
     let rows = collector.finish();

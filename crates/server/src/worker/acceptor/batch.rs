@@ -100,6 +100,12 @@ impl Acceptor {
                 batch.end = BatchEnd::LimitReached;
                 return None;
             }
+            // While draining, clients that have arrived before the end are accepted.
+            let crowded = self.hold_crowded(context);
+            if self.last_clients.is_none() && crowded.is_some_and(|from| batch.listener >= from) {
+                batch.end = BatchEnd::NoRoom;
+                return None;
+            }
             if !self.has_room(context) {
                 batch.end = self.end_without_room(context, batch.listener);
                 return None;
@@ -255,7 +261,8 @@ impl Acceptor {
         context.drain_idle_ms = drain.idle_ms;
         let (backlog, deferred) = (context.config.backlog, context.config.defer_accept);
         if self.auto.is_some() {
-            self.listeners.reset_policy(backlog, deferred);
+            self.listeners
+                .reset_policy(backlog, deferred, &context.tracer);
         }
         // The kernel admits one connection more than the backlog. Others arrive while these are
         // accepted, and as many are reset in the end as were accepted instead.

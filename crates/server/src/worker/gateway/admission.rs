@@ -11,6 +11,7 @@ use std::time::Instant;
 use headway_config::HandlerConfig;
 use headway_connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use headway_gateway::cgi::{NphReader, ResponseReader};
+use headway_gateway::trailers::passed;
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
@@ -243,12 +244,13 @@ fn take_early_body(
     if framing == Framing::None {
         return Ok(());
     }
-    let mut body = Body::new(framing, bytes_max);
+    let mut body = Body::new(framing, bytes_max).keeping_trailers();
     let progress = body.feed_into(input, &mut upload.waiting);
     upload.bytes = upload.waiting.len() as u64;
     match progress {
         DrainProgress::Done(used) => {
             *input = &input[used..];
+            upload.trailers = passed(body.trailers());
             Ok(())
         }
         DrainProgress::More => {

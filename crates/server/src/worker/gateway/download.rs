@@ -276,7 +276,9 @@ impl Gateway {
         };
         exchange.download.ended |= frame == Frame::Bodiless;
         if frame != Frame::Bodiless {
-            let (bytes, framing) = chunk(frame, body, exchange.download.ended);
+            let download = &exchange.download;
+            let last = download.ended.then_some(&download.trailers);
+            let (bytes, framing) = chunk(frame, body, last);
             connection.outgoing.head_bytes += framing as u64;
             match waits {
                 true => exchange.download.response_buffer.push(bytes),
@@ -312,7 +314,9 @@ impl Gateway {
     ) {
         let head = exchange.request.head.head();
         let context = context.response_context(&head, exchange.request.virtual_host, connection);
-        let complete = exchange.download.ended.then_some(body_bytes as u64);
+        // Trailers follow only chunks.
+        let is_whole = exchange.download.ended && exchange.download.trailers.is_empty();
+        let complete = is_whole.then_some(body_bytes as u64);
         let status = response.status;
         let (bytes, frame, keep_alive) = begin_response(&context, response, complete);
         connection.outgoing = Outgoing::new(status, bytes);

@@ -106,7 +106,7 @@ impl Gateway {
         };
         let bytes = redirected_request(&request, &redirect.location, how, !whole);
         // The target is new, so this is another request.
-        let why = match headway_http::parse(&bytes, &context.limits) {
+        let why = match headway_http::parse(&bytes, &context.limits_of(connection)) {
             Parsed::Complete(head) if is_path(&head.target) => {
                 let mut request = context.make_request(&head, &bytes);
                 request.started = exchange.request.started;

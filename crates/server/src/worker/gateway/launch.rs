@@ -9,10 +9,12 @@ use std::os::fd::OwnedFd;
 use headway_config::{Cgi, HandlerConfig, Streams};
 use headway_connection::{Channel, Connection, Exchange, Stage};
 use headway_gateway::cgi::Variables;
+use headway_gateway::{ClientCertificate, TlsClient};
 use headway_http::{Framing, Head, Method, Status};
 use headway_metrics::calls::Call;
 use headway_respond::handlers::{Endpoints, launch, variables};
 use headway_spawner::wire::{Launch, SpawnerOrder};
+use headway_tls::Summary;
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -114,7 +116,7 @@ impl Gateway {
     }
 
     /// Both addresses of a client's connection.
-    pub(super) fn endpoints(connection: &Connection) -> Option<Endpoints> {
+    pub(super) fn endpoints(connection: &Connection) -> Option<Endpoints<'_>> {
         let local = match connection.local.get() {
             Some(known) => **known,
             None => {
@@ -129,6 +131,7 @@ impl Gateway {
             sender: connection.sender(),
             is_trusted: connection.has_trusted_sender(),
             is_tls: connection.is_secure,
+            tls: connection.tls_summary.as_deref().map(tls_client),
         })
     }
 
@@ -243,4 +246,19 @@ fn pair(streams: Streams, outward: bool) -> io::Result<Pair> {
     };
     rustix::fs::fcntl_setfl(&pair.ours, OFlags::NONBLOCK)?;
     Ok(pair)
+}
+
+fn tls_client(summary: &Summary) -> TlsClient<'_> {
+    let certificate = summary.certificate.as_ref();
+    TlsClient {
+        version: summary.version(),
+        cipher_suite: summary.cipher_suite(),
+        server_name: summary.server_name.as_deref(),
+        is_resumed: summary.is_resumed,
+        certificate: certificate.map(|certificate| ClientCertificate {
+            subject: &certificate.subject,
+            issuer: &certificate.issuer,
+            serial: &certificate.serial,
+        }),
+    }
 }

@@ -1,4 +1,5 @@
-//! An upgraded connection (WebSocket): passes bytes in both directions without interpreting them.
+//! An upgraded connection (WebSocket): passes bytes in both directions without interpreting them. The client's end
+//! is its connection, or a stream of HTTP/2.
 //!
 //! Each direction has a bounded buffer; the side that fills it is not read from until there is
 //! room. When one side ends its direction, that is passed on after all earlier bytes, and the other
@@ -125,6 +126,8 @@ impl Gateway {
                 }
                 Continue(())
             }
+            // It would need new keys to continue.
+            Ok(None) if connection.must_end() => Break(ExchangeEnd::ClientGone),
             Ok(None) => Continue(()),
             Err(()) if context.counters.connections_reset > resets => {
                 Break(ExchangeEnd::ClientGone)
@@ -234,10 +237,15 @@ impl Gateway {
             });
         }
         if upstream_done && !std::mem::replace(&mut upgraded.client_shut_down, true) {
-            context.end_tls(connection);
-            let _ = context.tracer.call(Call::Shutdown, || {
-                rustix::net::shutdown(&connection.socket, Shutdown::Write)
-            });
+            match &mut connection.stream {
+                Some(of) => of.stream.end(),
+                None => {
+                    context.end_tls(connection);
+                    let _ = context.tracer.call(Call::Shutdown, || {
+                        rustix::net::shutdown(&connection.socket, Shutdown::Write)
+                    });
+                }
+            }
         }
         Continue(())
     }

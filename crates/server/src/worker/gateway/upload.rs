@@ -6,6 +6,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use headway_connection::{Connection, Exchange, Stage};
+use headway_gateway::trailers::passed;
 use headway_http::Status;
 use headway_http::chunked::DrainProgress;
 use headway_metrics::calls::Call;
@@ -113,6 +114,7 @@ impl Gateway {
             }
             DrainProgress::More => {}
             DrainProgress::Done(used) => {
+                upload.trailers = passed(body.trailers());
                 upload.body = None;
                 connection.stash_input(&bytes[used..]);
                 if gathers {

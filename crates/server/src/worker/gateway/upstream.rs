@@ -140,7 +140,7 @@ impl Gateway {
             }
             if upload.is_complete() && !upstream.body_ended {
                 upstream.body_ended = true;
-                upstream.codec.end_body();
+                upstream.codec.end_body(&upload.trailers);
             }
             if upstream.codec.unsent().is_empty() {
                 break;
@@ -245,6 +245,7 @@ impl Gateway {
                 ResponseEvent::Stderr(bytes) => Gateway::relay_stderr(context, exchange, bytes),
                 ResponseEvent::End(end) => {
                     exchange.download.ended = true;
+                    exchange.download.trailers = upstream.codec.trailers();
                     let outcome = UpstreamOutcome::Answered;
                     self.release_upstream(context, exchange, outcome, end.reusable);
                     self.release_slot(exchange);

@@ -27,17 +27,31 @@ pub(super) struct Channel {
     /// The socket is watched for room to write.
     is_watched: bool,
     message: Vec<u8>,
+    /// The longest message that the socket can send.
+    message_bytes_max: usize,
 }
+
+/// The part of the send buffer that the kernel reserves (`unix_dgram_sendmsg`).
+const SOCKET_OVERHEAD: usize = 32;
+/// The bytes of a message to the process in addition to its records.
+const ORDER_BYTES: usize = 9;
 
 impl Channel {
     pub(super) fn new(socket: OwnedFd, events: &mut Events) -> io::Result<Channel> {
+        let buffer = rustix::net::sockopt::socket_send_buffer_size(&socket)?;
         events.add(socket.as_fd(), Token::new(HANDSHAKES, 0, 0), Interest::READ)?;
         Ok(Channel {
             socket,
             outbox: VecDeque::new(),
             is_watched: false,
             message: Vec::new(),
+            message_bytes_max: buffer.saturating_sub(SOCKET_OVERHEAD),
         })
+    }
+
+    /// Whether this number of bytes fits into one message.
+    pub(super) fn takes(&self, records_bytes: usize) -> bool {
+        ORDER_BYTES + records_bytes <= self.message_bytes_max
     }
 
     /// Passes records of a client on.
@@ -91,12 +105,12 @@ impl Channel {
         }
     }
 
-    /// Receives a message. An error means that the process has ended.
+    /// Receives a message, and returns its length, too. An error means that the process has ended.
     pub(super) fn receive<'b>(
         &self,
         tracer: &Tracer,
         buffer: &'b mut Vec<u8>,
-    ) -> Result<Option<Answer<'b>>, ()> {
+    ) -> Result<Option<(Answer<'b>, usize)>, ()> {
         buffer.resize(MESSAGE_BYTES_MAX, 0);
         let received = tracer.call(Call::HandshakeReceive, || {
             receive_with_descriptors(&self.socket, buffer, 0, Wait::Never)
@@ -104,7 +118,8 @@ impl Channel {
         match received {
             Ok(None) => Ok(None),
             Ok(Some(received)) if !received.is_end() => {
-                decode(&buffer[..received.length]).map(Some).map_err(|_| ())
+                let answer = decode(&buffer[..received.length]).map_err(|_| ())?;
+                Ok(Some((answer, received.length)))
             }
             _ => Err(()),
         }

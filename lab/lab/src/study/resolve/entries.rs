@@ -427,6 +427,14 @@ impl Resolver<'_> {
             value.as_ref().map_or(usual, |value| *value.at(self.scale))
         };
         let bandwidth_bits_per_s = self.bits_per_s(written.bandwidth.as_ref(), &wrong)?;
+        let https = match written.scheme.as_deref() {
+            None | Some("http") => false,
+            Some("https") => true,
+            Some(other) => {
+                return Err(wrong(format!("scheme {other:?}: write http or https")));
+            }
+        };
+        let streams = written.streams_at(self.scale).map_err(wrong)?;
         let connections = number(&written.connections, 1024);
         if connections == 0 {
             return Err(wrong("connections are one at least".to_owned()));
@@ -438,6 +446,8 @@ impl Resolver<'_> {
             timeout_s: self.time(written.timeout.as_ref(), &wrong)?,
             first_pause_s: self.time(written.first_pause.as_ref(), &wrong)?,
             bandwidth_bits_per_s,
+            https,
+            streams,
         })
     }
 

@@ -316,6 +316,35 @@ fn error_has_the_reason_when_a_value_is_out_of_range() {
     }
 }
 
+#[test]
+fn workload_is_over_http2_when_it_says_so() {
+    let own = |lines: &str| {
+        let text = HEAD.replace("\"web\"", "\"own\"");
+        format!("{text}[workload.own]\n{lines}\n")
+    };
+    let streams = |lines: &str| {
+        let study = read(&own(lines), Scale::Full).expect("a study");
+        let workload = &study.measure("m").expect("the measure").workload;
+        (workload.https, workload.streams)
+    };
+    let h2 = "scheme = \"https\"\nprotocol = \"h2\"\n";
+    assert_eq!(streams("protocol = \"http/1.1\""), (false, None));
+    assert_eq!(streams(h2), (true, Some(1)));
+    let scaled = format!("{h2}streams = {{ quick = 2, full = 8 }}");
+    assert_eq!(streams(&scaled), (true, Some(8)));
+    for (lines, why) in [
+        ("protocol = \"h2\"".to_owned(), "needs scheme"),
+        ("protocol = \"h3\"".to_owned(), "write http/1.1 or h2"),
+        ("streams = 8".to_owned(), "streams are for"),
+        (format!("{h2}streams = 0"), "at least 1"),
+        (format!("{h2}bandwidth = \"1Mbit\""), "no bandwidth"),
+        (format!("{h2}first-pause = \"1s\""), "no first-pause"),
+    ] {
+        let error = read(&own(&lines), Scale::Quick).expect_err(&lines);
+        assert!(error.why.contains(why), "{error}");
+    }
+}
+
 /// Two measures with other servers each, and a table whose columns are the measures.
 const COLUMNS: &str = r#"[[measure]]
 name = "n"
