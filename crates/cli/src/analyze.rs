@@ -8,6 +8,7 @@ mod text;
 mod profile;
 
 use super::Failure;
+use super::export::ExportOptions;
 use super::output::{print, print_data};
 use clap::Args;
 use headway_cli_support::specweb99_text;
@@ -54,11 +55,17 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    export: ExportOptions,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let opened = open(&arguments.run, arguments.point.as_deref())?;
+    if opened.description().kind != Kind::Load && arguments.export.is_given() {
+        let message = "--hdr-log and --series need a single run; name one below the directory";
+        return Err(Failure::Usage(message.into()));
+    }
     if opened.description().kind == Kind::SpecWeb99 {
         return specweb99(&opened, arguments);
     }
@@ -70,6 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         return all_points(&opened, arguments);
     }
+    arguments.export.write(&opened)?;
     let first = analyze(&opened, arguments)?;
     match &arguments.compare {
         None if arguments.json => print_data(&json(&first)?),

@@ -7,14 +7,16 @@
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
 use headway_latency::format::printable;
 use headway_latency::run::description::Verdict;
+use headway_latency::{Analysis, Run};
 use headway_load::cli_types::{
-    Bandwidth, Count, Cpus, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads, Time,
+    Agent, Bandwidth, Count, Cpus, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads, Time,
 };
 use headway_load::engine;
 use headway_load::fail_if::Condition;
@@ -25,9 +27,16 @@ use serde_json::{Value, json};
 
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
 
+use super::export::ExportOptions;
 use super::{Failure, output};
 
+mod baseline;
+mod ci;
+mod form;
 mod request;
+
+use baseline::{BaselineOptions, Compared};
+use ci::{Case, CiOptions};
 
 pub(crate) use request::RequestOptions;
 
@@ -42,6 +51,7 @@ Examples:
   headway load http://127.0.0.1:8080/ --schedule 1000:10s,2000:10s,2000-4000:30s
   headway load http://127.0.0.1:8080/ --fileset /srv/set --rate 2000 --verify
   headway load http://[::1]:8080/a http://[::1]:8080/b -H 'Accept: text/html'
+  headway load http://127.0.0.1:8080/ --rate 2000 --baseline run --fail-if-slower 0%
   headway load unix:/run/web.sock --rate 500 --requests 10000 --json
 
 Load-test an HTTPS API with a bearer token at 500 requests per second, and fail the build over 50 ms:
@@ -60,7 +70,7 @@ A time is a number of seconds, or has a unit: 500us, 250ms, 10s, 5m.
 Ctrl-C ends the run and prints what was measured; a second one ends it at once.
 
 Exit codes: 0 success; 1 failure, also when no request was answered, and with --strict when the
-verdict is not valid; 2 usage error; 3 a condition of --fail-if is true.";
+verdict is not valid; 2 usage error; 3 a condition of --fail-if or --fail-if-slower is true.";
 
 /// Load-test an HTTP server, without coordinated omission
 #[derive(Debug, Args)]
@@ -84,6 +94,12 @@ pub struct Arguments {
     /// not known fails the run.
     #[arg(long, value_name = "FIGURE > LIMIT", help_heading = "Output")]
     fail_if: Vec<Condition>,
+    #[command(flatten)]
+    baseline: BaselineOptions,
+    #[command(flatten)]
+    ci: CiOptions,
+    #[command(flatten)]
+    export: ExportOptions,
     /// Print a summary as JSON; --json=full prints everything
     ///
     /// Everything is what `headway analyze --json` prints: distributions, timeline and sizes.
@@ -147,6 +163,15 @@ struct DemandOptions {
         hide_short_help = true
     )]
     think: Option<Time>,
+    /// Take part INDEX of COUNT of the load, and leave the rest to other machines: 0/8
+    ///
+    /// All machines get the same other options. Rate, connections and requests are divided, and each
+    /// has a seed of its own. `headway merge` makes one run of theirs.
+    #[arg(long, value_name = "INDEX/COUNT", hide_short_help = true)]
+    agent: Option<Agent>,
+    /// Begin at this time, in seconds since 1970, so that several machines begin together
+    #[arg(long, value_name = "SECONDS", hide_short_help = true)]
+    start_at: Option<f64>,
 }
 
 /// How the starts of an open loop are spaced.
@@ -271,25 +296,71 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = settings(arguments)?;
     let result = &arguments.result;
     let prepared = settings.prepare().map_err(failure)?;
-    let around = run_context(result, "load")?;
+    let baseline = baseline::open(&arguments.baseline, &prepared.description)?;
+    let ci = arguments.ci.check(arguments.has_conditions())?;
     let directory = result.output.as_deref();
+    arguments.export.check(directory)?;
+    let around = run_context(result, "load")?;
+    if let Some(start_at) = arguments.demand.start_at {
+        wait_until(start_at, &around.interrupt)?;
+    }
     let finished = prepared.run(directory, &around).map_err(failure)?;
     for warning in &finished.warnings {
         let _ = writeln!(io::stderr(), "headway: warning: {}", printable(warning));
     }
-    let failures: Vec<String> = arguments
-        .fail_if
+    let compared = baseline.map(|one| one.compare(&finished.description, &finished.analysis));
+    let cases = cases(&arguments.fail_if, compared.as_ref(), &finished.analysis);
+    let failures: Vec<String> = cases
         .iter()
-        .filter_map(|condition| condition.failure(&finished.analysis))
+        .filter_map(|case| case.failure.clone())
         .collect();
     match arguments.json {
-        Some(detail) => print_json(&finished, directory, detail, &failures)?,
-        None => print(&finished, directory)?,
+        Some(detail) => print_json(&finished, directory, detail, &failures, compared.as_ref())?,
+        None => print(&finished, directory, compared.as_ref())?,
+    }
+    ci.write(&finished, &cases, compared.as_ref())?;
+    if let (Some(directory), true) = (directory, arguments.export.is_given()) {
+        arguments.export.write(&Run::open(directory)?)?;
     }
     if !failures.is_empty() {
         return Err(Failure::Unmet(failures.join("\n")));
     }
     exit_by_verdict(&finished, result.strict)
+}
+
+/// Waits for the common start of several clients.
+fn wait_until(unix_s: f64, interrupt: &AtomicBool) -> Result<(), Failure> {
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let left_s = || now().map_or(0.0, |now| unix_s - now.as_secs_f64());
+    let first_s = left_s();
+    if !(0.0..=86_400.0).contains(&first_s) {
+        let text =
+            format!("--start-at {unix_s}: it is within the next day; now it is in {first_s:.1} s");
+        return Err(Failure::Usage(text));
+    }
+    while left_s() > 0.0 {
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(anyhow!("interrupted before the start").into());
+        }
+        std::thread::sleep(Duration::from_secs_f64(left_s().clamp(0.0, 0.1)));
+    }
+    Ok(())
+}
+
+/// Every condition, met or not.
+fn cases(conditions: &[Condition], compared: Option<&Compared>, analysis: &Analysis) -> Vec<Case> {
+    let of_figures = conditions.iter().map(|condition| Case {
+        name: condition.to_string(),
+        failure: condition.failure(analysis),
+    });
+    let of_baseline = compared.map_or(Vec::new(), Compared::cases);
+    of_figures.chain(of_baseline).collect()
+}
+
+impl Arguments {
+    fn has_conditions(&self) -> bool {
+        !self.fail_if.is_empty() || self.baseline.has_limit()
+    }
 }
 
 fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
@@ -327,6 +398,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
         duration: length.duration.map(|Time(time)| time),
         requests: length.requests.map(|Count(requests)| requests),
         seed: length.seed.0,
+        agent: demand.agent.map(|Agent(agent)| agent),
         label: arguments.result.label.clone(),
         ..common(
             &arguments.request,
@@ -350,8 +422,10 @@ pub(super) fn common(
         headers: Vec::new(),
         body: Vec::new(),
         host: None,
+        unix_socket: None,
         tls: TlsOptions::default(),
         protocol: engine::Protocol::Http1,
+        proxy_version: None,
         directories: None,
         demand: Demand::Closed,
         connections: connections.connections.map(Count::as_u32),
@@ -371,6 +445,7 @@ pub(super) fn common(
         seed: 1,
         sources: connections.source.clone(),
         verify: false,
+        agent: None,
         label: None,
         cpus: cpus.map_or(Vec::new(), |Cpus(cpus)| cpus),
         command: std::env::args_os()
@@ -390,8 +465,13 @@ pub(super) fn failure(error: SessionError) -> Failure {
     }
 }
 
-fn print(finished: &Finished, directory: Option<&Path>) -> Result<(), Failure> {
+fn print(
+    finished: &Finished,
+    directory: Option<&Path>,
+    compared: Option<&Compared>,
+) -> Result<(), Failure> {
     let mut text = summary::render(&finished.description, &finished.analysis, style());
+    text += &compared.map_or(String::new(), Compared::text);
     if let Some(directory) = directory {
         text += &next_commands(directory);
     }
@@ -423,6 +503,7 @@ fn print_json(
     directory: Option<&Path>,
     detail: JsonDetail,
     failures: &[String],
+    compared: Option<&Compared>,
 ) -> Result<(), Failure> {
     let mut analysis = serde_json::to_value(&finished.analysis)?;
     if let (JsonDetail::Summary, Value::Object(entries)) = (detail, &mut analysis) {
@@ -437,6 +518,7 @@ fn print_json(
         "interrupted": finished.interrupted,
         "warnings": finished.warnings,
         "failed": failures,
+        "baseline": compared.map(Compared::json),
         "targets": finished.description.targets,
         "server": finished.description.server,
         "load": finished.description.load,

@@ -15,9 +15,11 @@ mod backend;
 mod trace;
 mod fileset;
 mod load;
+mod merge;
 mod profile;
 mod report;
 mod analyze;
+mod export;
 mod hints;
 mod reference;
 
@@ -30,7 +32,7 @@ const PROGRAM: Program = Program {
         },
         Group {
             name: "Measure",
-            commands: &["load", "profile", "analyze", "report", "fileset"],
+            commands: &["load", "profile", "merge", "analyze", "report", "fileset"],
         },
         Group {
             name: "Trace",
@@ -66,6 +68,7 @@ enum Command {
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
+    Merge(merge::Arguments),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
     /// Print the version, and what this kernel offers
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Merge(arguments) => merge::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Version => PROGRAM.version(),

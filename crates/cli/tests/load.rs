@@ -4,6 +4,9 @@
 
 mod responding;
 
+mod agents;
+mod baselines;
+mod connections;
 mod effects;
 mod http2;
 mod https;

@@ -57,6 +57,10 @@ pub struct Analysis {
     /// From the intended start, of every request that ended: errors are in it with their time.
     /// `None` also if latencies are `withheld`.
     pub response: Option<Distribution>,
+    /// Intervals of the figures that a comparison with a baseline uses; `None` for a short run, or
+    /// if latencies are `withheld`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joint_intervals: Option<JointIntervals>,
     /// From the actual start, of those of the same requests that had a connection.
     pub service: Option<Distribution>,
     /// From the intended start, of complete responses only; `None` also if `withheld`.
@@ -175,6 +179,26 @@ pub struct Intervals {
     pub p95_us: Interval,
     /// The interval of the 99th percentile.
     pub p99_us: Interval,
+}
+
+/// Intervals that hold together, from blocks of time, see [`crate::baseline`]. A figure has none if
+/// too few requests are beyond it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JointIntervals {
+    /// The confidence of all of them together, such as 0.95.
+    pub confidence: f64,
+    /// Spans of time that were compared with each other.
+    pub blocks: u64,
+    /// The interval of the mean response time.
+    pub mean_us: Option<Interval>,
+    /// The interval of the median.
+    pub p50_us: Option<Interval>,
+    /// The interval of the 90th percentile.
+    pub p90_us: Option<Interval>,
+    /// The interval of the 99th percentile.
+    pub p99_us: Option<Interval>,
+    /// The interval of complete responses per second.
+    pub rate_rps: Option<Interval>,
 }
 
 /// A confidence interval.

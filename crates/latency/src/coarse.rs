@@ -56,6 +56,21 @@ impl Coarse {
         self.counts.total()
     }
 
+    /// All latencies together, exactly.
+    pub(crate) fn sum_ns(&self) -> f64 {
+        self.sum_ns
+    }
+
+    /// How many are below `ns`, with a part of the bucket that it is in.
+    pub(crate) fn count_below(&self, ns: f64) -> f64 {
+        let below = |(bucket, count)| {
+            let (low, end) = bounds(bucket);
+            count as f64 * ((ns - low) / (end - low)).clamp(0.0, 1.0)
+        };
+        let reached = |(bucket, _): &(u32, u64)| bounds(*bucket).0 < ns;
+        self.counts.buckets().take_while(reached).map(below).sum()
+    }
+
     pub(crate) fn mean_ns(&self) -> f64 {
         self.sum_ns / self.count() as f64
     }
@@ -112,6 +127,18 @@ mod tests {
                 let high = latencies[(rank.floor() as usize).min(last)] as f64;
                 prop_assert!(found >= low.min(high) * 0.99 && found <= low.max(high) * 1.01, "{percent}: {low} {found} {high}");
             }
+        }
+
+        #[test]
+        fn count_below_is_that_of_a_list_but_for_the_bucket(
+            latencies in proptest::collection::vec(2_000..1_000_000_000_u64, 1..200), at in 2_000..1_000_000_000_u64,
+        ) {
+            let mut coarse = Coarse::default();
+            latencies.iter().for_each(|&ns| coarse.record_ns(ns));
+            let below = |limit: f64| latencies.iter().filter(|ns| (**ns as f64) < limit).count() as f64;
+            let (found, at) = (coarse.count_below(at as f64), at as f64);
+            prop_assert!(below(at * 0.99) <= found && found <= below(at * 1.01), "{found}");
+            prop_assert_eq!(coarse.sum_ns(), latencies.iter().sum::<u64>() as f64);
         }
 
         #[test]

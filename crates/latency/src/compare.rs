@@ -119,7 +119,10 @@ pub fn compare(first: &Analysis, second: &Analysis) -> Result<Vec<Difference>, C
     Ok(figures.into_iter().map(difference).collect())
 }
 
-fn response<'a>(run: &'a Analysis, which: &'static str) -> Result<&'a Distribution, CompareError> {
+pub(crate) fn response<'a>(
+    run: &'a Analysis,
+    which: &'static str,
+) -> Result<&'a Distribution, CompareError> {
     run.response.as_ref().ok_or(match run.withheld {
         true => CompareError::Withheld(which),
         false => CompareError::Empty(which),

@@ -7,6 +7,7 @@
 pub mod description;
 mod directory;
 mod writer;
+pub mod merge;
 mod spool;
 mod requests;
 mod cells_file;
@@ -14,8 +15,9 @@ mod parquet_file;
 mod regular;
 
 pub use description::{
-    Arrivals, ClientBound, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo, Mode,
-    Point, ProfileInfo, RunDescription, ScheduleStep, ServerInfo, Summary, Verdict, Window,
+    AgentInfo, Arrivals, ClientBound, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo,
+    MergedAgent, Mode, Point, ProfileInfo, RunDescription, ScheduleStep, ServerInfo, Summary,
+    Verdict, Window,
 };
 pub use directory::{OpenError, Run};
 pub use writer::{RunWriter, WriteError, summary, write_description};

@@ -6,6 +6,8 @@ mod support;
 mod percentiles;
 
 mod analysis;
+mod export;
+mod merge;
 mod readers;
 mod run_directory;
 

@@ -31,7 +31,13 @@ fn python(modules: &str) -> Option<PathBuf> {
 }
 
 /// What a script beside this file prints in a directory, given a word and a text.
-fn script_output(python: &Path, script: &str, word: &str, directory: &Path, text: &str) -> Value {
+pub fn script_output(
+    python: &Path,
+    script: &str,
+    word: &str,
+    directory: &Path,
+    text: &str,
+) -> Value {
     let script = root().join("crates/latency/tests/support").join(script);
     let mut child = Command::new(python)
         .arg(fs::canonicalize(script).expect("a file"))

@@ -8,7 +8,7 @@ mod schedule;
 mod units;
 mod url;
 
-pub use request::{Basic, Bearer, Header, Seed, Threads};
+pub use request::{Agent, Basic, Bearer, Cookie, Header, Seed, Threads};
 pub use schedule::{RateSchedule, RateStep};
 pub use units::{Bandwidth, Count, Cpus, PerConnection, Rate, Shares, Time};
 pub use url::{Endpoint, Url};

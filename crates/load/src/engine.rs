@@ -42,6 +42,7 @@ mod observer;
 mod plan;
 mod pool;
 mod protocol;
+mod proxy_header;
 mod response;
 mod requests;
 mod schedule;
@@ -66,6 +67,8 @@ pub use plan::{
     Address, Arrivals, BODY_BYTES_MAX, Document, Draws, Mode, Plan, PlanError, Popularity,
     Protocol, RequestOrder, Schedule, Segment, Sources, Stop, Target, Work,
 };
+pub use proxy_header::ProxyVersion;
+pub(crate) use proxy_header::header as proxy_header;
 
 /// Why a run could not be carried out. What happens to a request is never an error but a row.
 #[derive(Debug, thiserror::Error)]

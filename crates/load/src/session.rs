@@ -220,7 +220,10 @@ impl Prepared {
         for target in &self.plan.targets {
             let reached = match &target.tls {
                 None => status::reach(&target.address, REACH_TIMEOUT).map(Ok),
-                Some(tls) => status::reach_tls(&target.address, tls, REACH_TIMEOUT),
+                Some(tls) => {
+                    let proxy = self.plan.proxy_version;
+                    status::reach_tls(&target.address, tls, proxy, REACH_TIMEOUT)
+                }
             };
             let name = target.address.to_string();
             match reached {

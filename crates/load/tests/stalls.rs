@@ -59,8 +59,10 @@ fn measure(stalls: Stalls, timeout_ms: u64, connections: u32) -> Finished {
         headers: Vec::new(),
         body: Vec::new(),
         host: None,
+        unix_socket: None,
         tls: Default::default(),
         protocol: Default::default(),
+        proxy_version: None,
         directories: None,
         demand: Demand::Open {
             schedule: RateSchedule(vec![step]),
@@ -79,6 +81,7 @@ fn measure(stalls: Stalls, timeout_ms: u64, connections: u32) -> Finished {
         seed: 1,
         sources: Vec::new(),
         verify: false,
+        agent: None,
         label: None,
         cpus: Vec::new(),
         command: Vec::new(),

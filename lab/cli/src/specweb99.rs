@@ -351,8 +351,10 @@ fn session(arguments: &Arguments) -> Settings {
         headers: Vec::new(),
         body: Vec::new(),
         host: None,
+        unix_socket: None,
         tls: Default::default(),
         protocol: Default::default(),
+        proxy_version: None,
         directories: None,
         demand: Demand::Closed,
         connections: None,
@@ -368,6 +370,7 @@ fn session(arguments: &Arguments) -> Settings {
         seed: length.seed,
         sources: length.source.clone(),
         verify: true,
+        agent: None,
         label: arguments.result.label.clone(),
         cpus: length.cpu.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
         command: std::env::args_os()

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use headway_load::cli_types::{Basic, Bearer, Count, Endpoint, Header, Url};
+use headway_load::cli_types::{Basic, Bearer, Cookie, Count, Endpoint, Header, Url};
 use headway_load::engine::{self, BODY_BYTES_MAX};
 use headway_load::session::{Settings, WorkSource};
 use headway_load::tls::{TlsOptions, Verification};
 
+use super::form::{self, Field};
 use crate::Failure;
 
 #[derive(Debug, Args)]
@@ -48,6 +49,33 @@ pub(crate) struct RequestOptions {
         hide_short_help = true
     )]
     data_file: Option<PathBuf>,
+    /// A field of a form: NAME=VALUE, or NAME=@FILE for the content of a file
+    ///
+    /// May be repeated. The body is multipart/form-data, as with curl.
+    #[arg(
+        long,
+        value_name = "FIELD",
+        conflicts_with_all = ["data", "data_file"],
+        hide_short_help = true
+    )]
+    form: Vec<Field>,
+    /// Begin each connection with a header of the PROXY protocol: v1 or v2
+    #[arg(
+        long,
+        value_enum,
+        value_name = "v1|v2",
+        hide_possible_values = true,
+        hide_short_help = true
+    )]
+    proxy_protocol: Option<ProxyProtocol>,
+    /// Connect to a Unix socket; the URL gives the host and the path
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
+    unix_socket: Option<PathBuf>,
+    /// Send a cookie with every request, 'NAME=VALUE'
+    ///
+    /// May be repeated. The run directory does not keep its value. Cookies of responses are ignored.
+    #[arg(long, value_name = "COOKIE", hide_short_help = true)]
+    cookie: Vec<Cookie>,
     /// Authenticate with a bearer token
     #[arg(long, value_name = "TOKEN", conflicts_with = "user")]
     bearer: Option<Bearer>,
@@ -57,6 +85,14 @@ pub(crate) struct RequestOptions {
     /// Use HTTP/2: by ALPN over TLS, by prior knowledge with http://
     #[arg(long)]
     http2: bool,
+    /// Use HTTP/1.0
+    #[arg(
+        long = "http1.0",
+        id = "http1.0",
+        conflicts_with = "http2",
+        hide_short_help = true
+    )]
+    http10: bool,
     /// Concurrent requests per HTTP/2 connection [default: 1]
     ///
     /// With -c 8 --streams 10 a closed loop has 80 clients, like h2load -c 8 -m 10.
@@ -112,6 +148,12 @@ struct HttpsOptions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProxyProtocol {
+    V1,
+    V2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum OnOff {
     On,
     Off,
@@ -126,7 +168,8 @@ impl RequestOptions {
             (None, Some(file)) => WorkSource::Paths(file.clone()),
             (None, None) => WorkSource::Addresses,
         };
-        let has_body = self.data.is_some() || self.data_file.is_some();
+        let form = form::body(&self.form)?;
+        let has_body = self.data.is_some() || self.data_file.is_some() || form.is_some();
         let default = match has_body {
             true => engine::Method::Post,
             false => engine::Method::Get,
@@ -134,7 +177,18 @@ impl RequestOptions {
         settings.method = self.method.unwrap_or(default);
         settings.headers = self.headers()?;
         settings.body = self.body()?;
+        if let Some((content_type, body)) = form {
+            let name = "Content-Type";
+            let mut names = settings.headers.iter().map(|(name, _)| name);
+            if names.any(|given| given.eq_ignore_ascii_case(name)) {
+                let text = "--form has a Content-Type of its own; leave out that of --header";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            settings.headers.push((name.to_owned(), content_type));
+            settings.body = body;
+        }
         settings.host = self.host.clone();
+        settings.unix_socket = self.unix_socket.clone();
         settings.verify = self.verify;
         let is_https = |url: &Url| matches!(url.endpoint, Endpoint::Inet { tls: true, .. });
         if let (false, Some(option)) = (self.urls.iter().any(is_https), self.tls.first_given()) {
@@ -142,9 +196,14 @@ impl RequestOptions {
             return Err(Failure::Usage(text));
         }
         settings.tls = self.tls.options();
-        settings.protocol = match self.http2 {
-            false => engine::Protocol::Http1,
-            true => engine::Protocol::Http2 {
+        settings.proxy_version = self.proxy_protocol.map(|version| match version {
+            ProxyProtocol::V1 => engine::ProxyVersion::V1,
+            ProxyProtocol::V2 => engine::ProxyVersion::V2,
+        });
+        settings.protocol = match (self.http2, self.http10) {
+            (false, false) => engine::Protocol::Http1,
+            (false, true) => engine::Protocol::Http10,
+            (true, _) => engine::Protocol::Http2 {
                 streams: self.streams.map_or(1, Count::as_u32),
             },
         };
@@ -162,7 +221,21 @@ impl RequestOptions {
             return Err(Failure::Usage(text.to_owned()));
         }
         let all = self.header.iter().chain(own).cloned();
-        Ok(all.map(|Header { name, value }| (name, value)).collect())
+        let mut all: Vec<_> = all.map(|Header { name, value }| (name, value)).collect();
+        if !self.cookie.is_empty() {
+            let mut names = all.iter().map(|(name, _)| name);
+            if names.any(|name| name.eq_ignore_ascii_case("Cookie")) {
+                let text = "cookies are given twice, by --header and by --cookie";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            let cookies: Vec<&str> = self
+                .cookie
+                .iter()
+                .map(|Cookie(text)| text.as_str())
+                .collect();
+            all.push(("Cookie".to_owned(), cookies.join("; ")));
+        }
+        Ok(all)
     }
 
     fn body(&self) -> Result<Vec<u8>, Failure> {
@@ -179,7 +252,7 @@ impl RequestOptions {
     }
 }
 
-fn read_body(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn read_body(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
     let file = File::open(path);
     let read = file.and_then(|file| {

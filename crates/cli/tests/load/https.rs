@@ -16,6 +16,11 @@ pub struct Https {
 
 impl Https {
     pub fn start() -> Https {
+        Https::start_with(&[])
+    }
+
+    /// With more options of `headway serve`.
+    pub fn start_with(more: &[&str]) -> Https {
         let folder = tempfile::tempdir().unwrap();
         let [root, key, certificate] =
             ["site", "key.pem", "cert.pem"].map(|name| folder.path().join(name));
@@ -44,7 +49,7 @@ impl Https {
             "--tls-certificate",
             certificate,
         ];
-        let options = [options.as_slice(), &["--tls-key", key]].concat();
+        let options = [options.as_slice(), &["--tls-key", key], more].concat();
         let server = serving::Server::start(serving::headway(), &root, &options);
         let url = format!("https://{}/", server.listeners[1]);
         Https {

@@ -6,14 +6,15 @@
 use super::groups::{self, Untimed};
 use super::timeline::{Steps, TimelineStep};
 use super::{
-    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount,
+    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, JointIntervals, Late, OutcomeCount,
+    StatusCount,
 };
 use crate::cells::Cells;
 use crate::coarse::Coarse;
 use crate::histogram::Histogram;
 use crate::row::{Outcome, Row};
 use crate::run::{Format, Mode, RunDescription, Window};
-use crate::{inversion, series};
+use crate::{blocks, inversion, series};
 use std::collections::BTreeMap;
 
 /// A start later than this is a late start: what the generator promises to stay below on an idle
@@ -375,6 +376,11 @@ impl Analyzer {
                 .collect(),
             withheld,
             response: timed(&self.response, Some(&steps(|step| &step.response))),
+            joint_intervals: if withheld {
+                None
+            } else {
+                self.joint(duration_s)
+            },
             service: timed(&self.service, Some(&steps(|step| &step.service))),
             complete: timed(&self.complete, Some(&steps(|step| &step.complete_response))),
             first_byte: timed(&self.first_byte, None),
@@ -400,6 +406,16 @@ impl Analyzer {
             },
             timeline: self.steps.finish(withheld),
         }
+    }
+
+    /// The intervals of a comparison, from the steps within the run.
+    fn joint(&self, duration_s: f64) -> Option<JointIntervals> {
+        let steps = self.steps.steps().iter();
+        let steps: Vec<_> = steps.map(|step| (&step.response, step.complete)).collect();
+        let step_s = self.steps.step_s();
+        // A run of a number of seconds has a whole number of steps, whatever was rounded.
+        let whole_steps = (duration_s / step_s + 1e-6) as usize;
+        blocks::intervals(&self.response, &steps, whole_steps, step_s)
     }
 
     /// Whether percentiles would mislead, because of requests without a latency. One that

@@ -25,7 +25,7 @@ const LENGTHS_S: [f64; 14] = [
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimelineStep {
     offered: u64,
-    complete: u64,
+    pub(super) complete: u64,
     errors: u64,
     pub(super) response: Coarse,
     pub(super) service: Coarse,
@@ -123,9 +123,14 @@ impl Steps {
         &self.steps
     }
 
+    /// The length of a step in seconds.
+    pub(super) fn step_s(&self) -> f64 {
+        self.step_ns as f64 / 1e9
+    }
+
     /// The timeline, without latencies if they are withheld.
     pub(super) fn finish(&self, withheld: bool) -> Timeline {
-        let step_s = self.step_ns as f64 / 1e9;
+        let step_s = self.step_s();
         let point = |(index, step): (usize, &TimelineStep)| {
             let [p50, p99] = step.response.percentiles([50.0, 99.0]);
             let some = |ns: f64| (!withheld && step.response.count() > 0).then_some(ns / 1e3);

@@ -87,6 +87,13 @@ pub struct RunDescription {
     pub load: LoadInfo,
     /// What the client found out about itself.
     pub client: Option<ClientInfo>,
+    /// Which part of the load this client had, if several machines shared it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentInfo>,
+    /// The runs that this one was merged from. Number `n` of them has the connections whose number
+    /// modulo the length of this list is `n`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<MergedAgent>,
     /// Rows that the client could not keep. What they would have said is not in the figures.
     #[serde(skip_serializing_if = "is_zero")]
     pub rows_dropped: u64,
@@ -101,6 +108,38 @@ pub struct RunDescription {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// The part of one client in a load that several share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentInfo {
+    /// Which one, from 0.
+    pub index: u32,
+    /// Number of clients.
+    pub count: u32,
+}
+
+/// One of the runs that a merged run is made of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MergedAgent {
+    /// The directory that was merged.
+    pub directory: String,
+    /// The index of the client, if it had one.
+    pub index: Option<u32>,
+    /// The host name.
+    pub host: String,
+    /// Requests, errors included, warm-up excluded.
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// How much later than the first client it began to measure, by the clocks of the machines.
+    pub start_delay_ms: f64,
+    /// The verdict on this client.
+    pub verdict: Verdict,
+    /// Why, one sentence each.
+    pub reasons: Vec<String>,
 }
 
 /// The machine and the program that measured.
@@ -211,7 +250,7 @@ pub struct LoadInfo {
     /// Length of the body of every request.
     #[serde(skip_serializing_if = "is_zero")]
     pub body_bytes: u64,
-    /// `h2` for HTTP/2; absent for HTTP/1.1.
+    /// `h2` for HTTP/2, `http/1.0`; absent for HTTP/1.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Requests that a connection of HTTP/2 carries at once.
@@ -257,7 +296,7 @@ pub struct Window {
 }
 
 /// Whether the figures are the server's or the client's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Nothing says that the client was the bottleneck.

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 
 use crate::engine::{Method, is_token};
+use headway_latency::run::AgentInfo;
 
 /// A request header as it is written on the command line: `Name: value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub struct Basic(pub Header);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bearer(pub Header);
 
+/// A cookie as the `Cookie` header has it: `NAME=VALUE` (RFC 6265).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cookie(pub String);
+
 /// The number of threads, as wrk and ab take it: only 1 is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads;
@@ -32,6 +37,10 @@ pub struct Threads;
 /// The seed of a random stream: any whole number from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
+
+/// Which of several clients this one is: `2/8` is the third of eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agent(pub AgentInfo);
 
 /// Headers that the client sets itself, and what to use instead.
 const OWN_HEADERS: [(&str, &str); 3] = [
@@ -100,6 +109,42 @@ impl FromStr for Bearer {
     }
 }
 
+impl FromStr for Agent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Agent, String> {
+        let numbers = text.split_once('/');
+        let numbers = numbers.map(|(index, count)| (index.parse::<u32>(), count.parse::<u32>()));
+        match numbers {
+            Some((Ok(index), Ok(count))) if index < count => Ok(Agent(AgentInfo { index, count })),
+            Some((Ok(_), Ok(count))) if count > 0 => Err(format!(
+                "`{text}`: agents are numbered from 0, so the last is {}/{count}",
+                count - 1
+            )),
+            _ => Err(format!("`{text}` is not INDEX/COUNT, as in 0/8")),
+        }
+    }
+}
+
+impl FromStr for Cookie {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cookie, String> {
+        let is_name = |(name, _): (&str, &str)| is_token(name);
+        let fits = |byte: u8| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte);
+        // The value may be in quotes.
+        let value = text.split_once('=').map_or("", |(_, value)| value);
+        let quoted = value
+            .strip_prefix('"')
+            .and_then(|value| value.strip_suffix('"'));
+        let is_value = quoted.unwrap_or(value).bytes().all(fits);
+        match text.split_once('=').is_some_and(is_name) && is_value {
+            true => Ok(Cookie(text.to_owned())),
+            false => Err("write NAME=VALUE, without spaces, commas and semicolons".to_owned()),
+        }
+    }
+}
+
 fn authorization(scheme: &str, value: &str) -> Header {
     Header {
         name: "Authorization".to_owned(),
@@ -162,6 +207,32 @@ mod tests {
         );
         assert_eq!("X-Empty:".parse(), Ok(header("X-Empty", "")));
         assert_eq!("X: a:b".parse(), Ok(header("X", "a:b")));
+    }
+
+    #[test]
+    fn agent_is_one_of_a_number_from_0() {
+        let parsed = |text: &str| text.parse::<Agent>();
+        let third = AgentInfo { index: 2, count: 3 };
+        assert_eq!(parsed("2/3"), Ok(Agent(third)));
+        assert!(
+            parsed("3/3")
+                .expect_err("there is none")
+                .contains("the last is 2/3")
+        );
+        for text in ["0/0", "1", "/", "-1/3", "1/3/5"] {
+            let error = parsed(text).expect_err(text);
+            assert!(error.contains("INDEX/COUNT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn cookie_is_a_name_and_a_value() {
+        for text in ["a=b", "a=", "a=b=c", "a=\"b\""] {
+            assert_eq!(text.parse(), Ok(Cookie(text.to_owned())));
+        }
+        for text in ["a", "=b", "a=b; c=d", "a=b c", "a b=c", "a=\"", "a=b\r\n"] {
+            assert!(text.parse::<Cookie>().is_err(), "{text}");
+        }
     }
 
     #[test]

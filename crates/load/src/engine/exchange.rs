@@ -14,6 +14,7 @@ use rustix::net::{self, RecvFlags, SendFlags};
 
 use super::core::{Engine, whole_ns};
 use super::dial::{DialError, DialOutcome, outcome};
+use super::proxy_header;
 use super::response::{Malformed, ResponseProgress};
 use super::slot::Phase;
 use super::tls_session::TlsSession;
@@ -57,8 +58,13 @@ impl Engine<'_> {
         let now_ns = self.now_ns;
         let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
         let per_connection = self.plan.requests_per_connection;
+        let peer = &self.plan.targets[usize::from(target)].address;
         let tls = &self.plan.targets[usize::from(target)].tls;
-        let tls = tls.as_ref().map(TlsSession::new);
+        let tls = tls.as_ref().map(|tls| {
+            let version = self.plan.proxy_version;
+            let header = version.map(|version| proxy_header::of_socket(version, &socket, peer));
+            TlsSession::new(tls, header.unwrap_or_default())
+        });
         let slot = self.slot(index);
         slot.socket = Some(socket);
         slot.target = target;
@@ -166,6 +172,14 @@ impl Engine<'_> {
         let bytes = match &slot.client {
             Some(client) => self.requests.form_for(&**client, target, last),
             None => self.requests.form(document, target, last),
+        };
+        let bytes = match self.plan.proxy_version {
+            Some(version) if slot.ordinal == 0 => {
+                let peer = &self.plan.targets[usize::from(target)].address;
+                let header = proxy_header::of_socket(version, socket, peer);
+                self.requests.prepend(header)
+            }
+            _ => bytes,
         };
         loop {
             match net::send(

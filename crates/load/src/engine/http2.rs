@@ -19,6 +19,7 @@ use super::core::Engine;
 use super::exchange::RECEIVES_PER_EVENT_MAX;
 use super::plan::Plan;
 use super::protocol::Protocol;
+use super::proxy_header;
 use super::slot::{Phase, StreamPlace};
 use super::tls_session::TlsSession;
 
@@ -153,9 +154,13 @@ impl Engine<'_> {
         let number = self.counters.connections_opened as u32;
         self.counters.opened();
         let tls = self.plan.targets[target].tls.as_ref();
-        let tls = tls.map(|client| Box::new(TlsSession::new(client)));
+        let (version, peer) = (self.plan.proxy_version, &self.plan.targets[target].address);
+        let before = version.map(|version| proxy_header::of_socket(version, &socket, peer));
+        let mut before = before.unwrap_or_default();
+        let tls = tls.map(|client| Box::new(TlsSession::new(client, std::mem::take(&mut before))));
         let carries = self.plan.requests_per_connection;
-        let carrier = Carrier::new(socket, tls, carries, group, number, index);
+        let mut carrier = Carrier::new(socket, tls, carries, group, number, index);
+        carrier.session.begin_with(before);
         let at = self.http2().insert(carrier);
         self.wait_on(index, at);
         match is_local {

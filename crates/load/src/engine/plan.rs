@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::conversation::Conversation;
 use super::method::Method;
 pub use super::protocol::Protocol;
+use super::proxy_header::ProxyVersion;
 use crate::tls::TlsClient;
 
 /// A whole run.
@@ -65,6 +66,8 @@ pub struct Plan {
     pub body: Vec<u8>,
     /// The version of HTTP, and what a connection carries.
     pub protocol: Protocol,
+    /// The header of the PROXY protocol with which connections begin; `None`: they have none.
+    pub proxy_version: Option<ProxyVersion>,
 }
 
 /// A request is put together in memory before it is sent.
@@ -361,6 +364,7 @@ impl Plan {
             headers: Vec::new(),
             body: Vec::new(),
             protocol: Protocol::Http1,
+            proxy_version: None,
         }
     }
 

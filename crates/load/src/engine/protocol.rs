@@ -9,6 +9,8 @@ pub enum Protocol {
     /// HTTP/1.1: a connection carries one request at a time.
     #[default]
     Http1,
+    /// HTTP/1.0: as `Http1`, and a connection is kept only if both sides say so.
+    Http10,
     /// HTTP/2: by ALPN over TLS, by prior knowledge without.
     Http2 {
         /// Concurrent requests per connection. In a closed loop each of them is a client.
@@ -30,8 +32,16 @@ impl Protocol {
     /// Concurrent requests per connection.
     pub fn streams(self) -> u32 {
         match self {
-            Protocol::Http1 => 1,
+            Protocol::Http1 | Protocol::Http10 => 1,
             Protocol::Http2 { streams } => streams,
+        }
+    }
+
+    /// The version in a request line; HTTP/2 has none.
+    pub(super) fn version(self) -> &'static str {
+        match self {
+            Protocol::Http10 => "HTTP/1.0",
+            Protocol::Http1 | Protocol::Http2 { .. } => "HTTP/1.1",
         }
     }
 

@@ -4,7 +4,7 @@
 //! connections share. A request that leaves in two parts is put together again for the second.
 
 use super::conversation::Client;
-use super::plan::{Document, Draws, Plan, RequestOrder, Target};
+use super::plan::{Document, Draws, Plan, Protocol, RequestOrder, Target};
 
 /// Draws documents and targets, and forms requests.
 pub(crate) struct RequestBuilder {
@@ -32,9 +32,9 @@ impl RequestBuilder {
     /// The plan has been checked.
     pub(super) fn new(plan: &Plan) -> RequestBuilder {
         let (mut lines, mut ends) = (Vec::new(), Vec::new());
-        let method = plan.method.name();
+        let (method, version) = (plan.method.name(), plan.protocol.version());
         for Document { path, .. } in &plan.work.documents {
-            lines.extend_from_slice(format!("{method} {path} HTTP/1.1\r\n").as_bytes());
+            lines.extend_from_slice(format!("{method} {path} {version}\r\n").as_bytes());
             ends.push(lines.len());
         }
         RequestBuilder {
@@ -84,6 +84,12 @@ impl RequestBuilder {
         self.targets.next()
     }
 
+    /// Puts the header of the PROXY protocol before the request that was built last.
+    pub(super) fn prepend(&mut self, header: Vec<u8>) -> &[u8] {
+        self.buffer.splice(0..0, header);
+        &self.buffer
+    }
+
     /// Builds the bytes of a request.
     pub(super) fn form(&mut self, document: u32, target: u8, last: bool) -> &[u8] {
         let index = document as usize;
@@ -130,6 +136,9 @@ fn headers(plan: &Plan, target: &Target) -> [Vec<u8>; 2] {
         keep.push_str(&format!("{name}: {value}\r\n"));
     }
     let last = format!("{keep}Connection: close\r\n\r\n");
+    if plan.protocol == Protocol::Http10 {
+        keep.push_str("Connection: keep-alive\r\n");
+    }
     keep.push_str("\r\n");
     [keep.into_bytes(), last.into_bytes()]
 }
@@ -208,6 +217,19 @@ mod tests {
             RequestBuilder::new(&plan).form(0, 0, false),
             b"HEAD /a HTTP/1.1\r\nhost: other\r\nUser-Agent: me\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn connection_is_asked_to_be_kept_only_in_http_1_0() {
+        let mut plan = Plan::closed(target(1), Work::paths(["/a"]), 1);
+        plan.headers = vec![("User-Agent".into(), "me".into())];
+        plan.protocol = Protocol::Http10;
+        let mut requests = RequestBuilder::new(&plan);
+        let head = "GET /a HTTP/1.0\r\nHost: example.org:8080\r\nUser-Agent: me\r\n";
+        let kept = format!("{head}Connection: keep-alive\r\n\r\n");
+        assert_eq!(requests.form(0, 0, false), kept.as_bytes());
+        let last = format!("{head}Connection: close\r\n\r\n");
+        assert_eq!(requests.form(0, 0, true), last.as_bytes());
     }
 
     #[test]

@@ -42,10 +42,11 @@ impl fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    pub(super) fn new(client: &TlsClient) -> TlsSession {
+    /// `before` leaves before the handshake, in the clear.
+    pub(super) fn new(client: &TlsClient, before: Vec<u8>) -> TlsSession {
         TlsSession {
             session: client.session(),
-            output: Vec::new(),
+            output: before,
             sent: 0,
             input: Vec::new(),
             established: false,

@@ -12,7 +12,7 @@ const SECRET_HEADERS: [&str; 4] = [
 ];
 
 /// Options with secrets for a value.
-const SECRET_OPTIONS: [&str; 2] = ["--user", "--bearer"];
+const SECRET_OPTIONS: [&str; 3] = ["--user", "--bearer", "--cookie"];
 
 /// Options with a header for a value.
 const HEADER_OPTIONS: [&str; 2] = ["-H", "--header"];
@@ -87,6 +87,8 @@ mod tests {
             (&["--user", "me:pw"][..], &["--user", "(hidden)"][..]),
             (&["--bearer", "pw"], &["--bearer", "(hidden)"]),
             (&["--bearer=pw"], &["--bearer=(hidden)"]),
+            (&["--cookie", "id=pw"], &["--cookie", "(hidden)"]),
+            (&["--cookie=id=pw"], &["--cookie=(hidden)"]),
             (
                 &["-H", "authorization: pw"],
                 &["-H", "authorization: (hidden)"],

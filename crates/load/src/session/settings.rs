@@ -8,6 +8,8 @@
 //! the number of connections over the throughput, whatever the server does, so its timeout is
 //! longer.
 
+mod agents;
+
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,11 +20,12 @@ use crate::cli_types::{Endpoint, RateSchedule, Url};
 use crate::client::limits::ClientLimits;
 use crate::client::{environment, resolve};
 use crate::engine::{
-    Address, Arrivals, Method, Mode, Plan, Protocol, Schedule, Segment, Sources, Stop, Target,
+    Address, Arrivals, Method, Mode, Plan, Protocol, ProxyVersion, Schedule, Segment, Sources,
+    Stop, Target,
 };
 use crate::tls::TlsOptions;
 use headway_latency::RunDescription;
-use headway_latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
+use headway_latency::run::description::{self, AgentInfo, Environment, LoadInfo, ScheduleStep};
 
 /// Connections of a closed loop.
 pub(super) const CONNECTIONS_CLOSED: u32 = 64;
@@ -80,10 +83,14 @@ pub struct Settings {
     pub body: Vec<u8>,
     /// The `Host` header, in place of the URL's host.
     pub host: Option<String>,
+    /// Connect to this Unix socket in place of the URLs' hosts.
+    pub unix_socket: Option<PathBuf>,
     /// How `https` URLs are asked.
     pub tls: TlsOptions,
     /// The version of HTTP.
     pub protocol: Protocol,
+    /// Begin connections with a header of the PROXY protocol.
+    pub proxy_version: Option<ProxyVersion>,
     /// Request only this many directories of a SPECweb set, with the popularity of a set of that
     /// size.
     pub directories: Option<u32>,
@@ -115,6 +122,8 @@ pub struct Settings {
     pub sources: Vec<IpAddr>,
     /// Compare the content of responses with its checksum.
     pub verify: bool,
+    /// Which part of the load this client has; `None`: all of it.
+    pub agent: Option<AgentInfo>,
     /// The name in tables and reports.
     pub label: Option<String>,
     /// CPUs for the client's loop; empty is any.
@@ -130,6 +139,13 @@ impl Settings {
     /// See [`SessionError`]; [`SessionError::is_use`] tells wrong words from a machine that cannot.
     pub fn prepare(&self) -> Result<Prepared, SessionError> {
         self.agree()?;
+        match self.agent {
+            None => self.prepare_whole(),
+            Some(agent) => agents::part(self, agent)?.prepare_whole(),
+        }
+    }
+
+    fn prepare_whole(&self) -> Result<Prepared, SessionError> {
         let limits = ClientLimits::raise();
         let targets = self.targets()?;
         let work = work::collect(self)?;
@@ -140,6 +156,7 @@ impl Settings {
         let description = RunDescription {
             command: redaction::without_secrets(&self.command),
             label: self.label.clone(),
+            agent: self.agent,
             environment: self.environment(),
             targets: self.urls.iter().map(ToString::to_string).collect(),
             fileset: work.fileset,
@@ -241,9 +258,9 @@ impl Settings {
     }
 
     fn target(&self, endpoint: &Endpoint) -> Result<Target, SessionError> {
-        let address = match endpoint {
-            Endpoint::Unix(path) => Address::Unix(path.clone()),
-            Endpoint::Inet { host, port, .. } => Address::Inet(resolve(host, *port)?),
+        let address = match (&self.unix_socket, endpoint) {
+            (Some(path), _) | (None, Endpoint::Unix(path)) => Address::Unix(path.clone()),
+            (None, Endpoint::Inet { host, port, .. }) => Address::Inet(resolve(host, *port)?),
         };
         let sources = match &address {
             Address::Inet(_) if !self.sources.is_empty() => Sources::List(self.sources.clone()),
@@ -312,6 +329,7 @@ impl Settings {
         plan.seed = self.seed;
         plan.verify = self.verify;
         plan.protocol = self.protocol;
+        plan.proxy_version = self.proxy_version;
         Ok(plan)
     }
 
@@ -404,10 +422,11 @@ impl Settings {
             body_bytes: plan.body.len() as u64,
             protocol: match plan.protocol {
                 Protocol::Http1 => None,
+                Protocol::Http10 => Some("http/1.0".to_owned()),
                 Protocol::Http2 { .. } => Some("h2".to_owned()),
             },
             streams: match plan.protocol {
-                Protocol::Http1 => None,
+                Protocol::Http1 | Protocol::Http10 => None,
                 Protocol::Http2 { streams } => Some(streams.into()),
             },
             requests_per_connection: plan.requests_per_connection.map(Into::into),

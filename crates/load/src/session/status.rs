@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::cli_types::{Endpoint, Url};
-use crate::engine::Address;
+use crate::engine::{Address, ProxyVersion, proxy_header};
 use crate::tls::TlsClient;
 
 /// For the whole exchange.
@@ -181,14 +181,19 @@ pub fn reach(address: &Address, timeout: Duration) -> io::Result<()> {
 pub(super) fn reach_tls(
     address: &Address,
     tls: &TlsClient,
+    proxy: Option<ProxyVersion>,
     timeout: Duration,
 ) -> io::Result<Result<(), String>> {
     let Address::Inet(address) = address else {
         return reach(address, timeout).map(Ok);
     };
-    let stream = reach_inet(address, timeout)?;
+    let mut stream = reach_inet(address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
+    if let Some(version) = proxy {
+        let header = proxy_header(version, Some((stream.local_addr()?, *address)));
+        stream.write_all(&header)?;
+    }
     Ok(tls.greet(stream))
 }
 

@@ -97,6 +97,9 @@ fn load(load: &LoadInfo) -> String {
         }
         None => {}
     }
+    if load.protocol.as_deref() == Some("http/1.0") {
+        text += ", HTTP/1.0";
+    }
     match load.requests_per_connection {
         Some(1) => text += ", 1 request per connection",
         Some(number) => {

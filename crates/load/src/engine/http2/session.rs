@@ -102,6 +102,11 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Sends these bytes before the preface.
+    pub(super) fn begin_with(&mut self, bytes: Vec<u8>) {
+        self.output.splice(0..0, bytes);
+    }
+
     pub(super) fn new(carries: Option<u32>) -> Session {
         let mut output = Vec::with_capacity(1024);
         frames::put_preface(&mut output, HEADER_BYTES_MAX as u32);

@@ -1,6 +1,6 @@
 use super::*;
 
-fn settings(demand: Demand) -> Settings {
+pub(super) fn settings(demand: Demand) -> Settings {
     Settings {
         urls: vec!["http://127.0.0.1:8080/a".parse().expect("an address")],
         work: WorkSource::Addresses,
@@ -8,8 +8,10 @@ fn settings(demand: Demand) -> Settings {
         headers: Vec::new(),
         body: Vec::new(),
         host: None,
+        unix_socket: None,
         tls: TlsOptions::default(),
         protocol: Protocol::Http1,
+        proxy_version: None,
         directories: None,
         demand,
         connections: None,
@@ -25,6 +27,7 @@ fn settings(demand: Demand) -> Settings {
         seed: 1,
         sources: Vec::new(),
         verify: false,
+        agent: None,
         label: None,
         cpus: Vec::new(),
         command: Vec::new(),

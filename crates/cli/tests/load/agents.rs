@@ -1,0 +1,97 @@
+//! A load that several clients share, and `headway merge`.
+
+use super::responding::{GOOD, Responding};
+use super::{headway, load, read_json, serving};
+use headway_latency::Run;
+use std::process::Stdio;
+use std::time::SystemTime;
+
+#[test]
+fn clients_that_share_a_load_make_one_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let server = Responding::start(GOOD);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let at = (now.unwrap().as_secs_f64() + 2.0).to_string();
+    let start = |agent: &str, run: &str| {
+        let mut command = serving::headway();
+        command.args([
+            "load",
+            &server.url,
+            "--rate",
+            "200",
+            "-d",
+            "1s",
+            "--warmup",
+            "0",
+        ]);
+        command.args(["-c", "5", "--agent", agent, "-o", &file(run)]);
+        command.args(["--start-at", &at]);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    for child in [start("0/2", "a"), start("1/2", "b")] {
+        let output = child.wait_with_output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{err}");
+    }
+    let (code, out, err) = headway(&["merge", &file("b"), &file("a"), "-o", &file("all")]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.contains("Agents\n") && out.contains("headway analyze"),
+        "{out}"
+    );
+    let begun = read_json(&directory.path().join("a/run.json"))["epoch_unix_ns"].as_f64();
+    assert!(begun.unwrap() / 1e9 >= at.parse::<f64>().unwrap());
+    let json = read_json(&directory.path().join("all/run.json"));
+    assert_eq!(json["load"]["rate_rps"], 200.0);
+    assert_eq!(json["load"]["connections"], 5);
+    assert_eq!(json["agents"][0]["index"], 0);
+    assert_eq!(json["agents"][1]["index"], 1);
+    let rows = |run: &str| {
+        let run = Run::open(file(run)).unwrap();
+        run.rows()
+            .unwrap()
+            .map(|batch| batch.unwrap().len())
+            .sum::<usize>()
+    };
+    assert!(rows("a") > 0 && rows("b") > 0);
+    assert_eq!(rows("a") + rows("b"), rows("all"));
+    assert_eq!(headway(&["analyze", &file("all")]).0, 0);
+    assert_eq!(
+        headway(&["report", &file("all"), "-o", &file("report.html")]).0,
+        0
+    );
+
+    let (code, _, err) = headway(&["merge", &file("a"), &file("a"), "-o", &file("twice")]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("agent 0 too") && err.contains("nothing was merged"),
+        "{err}"
+    );
+    let (code, out, err) = headway(&["merge", &file("a"), "-o", &file("one"), "--strict"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("--strict"), "{err}");
+    assert!(
+        out.starts_with("invalid: the run of agent 1 of 2 is missing"),
+        "{out}"
+    );
+}
+
+#[test]
+fn agent_is_a_usage_error_when_there_is_no_such_part() {
+    for (arguments, part) in [
+        (&["--agent", "2/2"][..], "the last is 1/2"),
+        (&["--agent", "0/0"], "INDEX/COUNT"),
+        (&["--agent", "1"], "INDEX/COUNT"),
+        (&["--start-at", "7"], "within the next day"),
+        (
+            &["--agent", "1/3", "-c", "1"],
+            "fewer connections than agents",
+        ),
+    ] {
+        let (code, _, err) = load(&[&["http://127.0.0.1:1/"], arguments].concat());
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains(part), "{err}");
+    }
+}
