@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::daemon::Daemon;
 use super::queue::{PACKET_BYTES_MAX, newlines};
 
 /// Packets read from one worker before the next worker is served.
@@ -42,8 +43,8 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
         return Ok(());
     };
-    let file = match open(&log.path) {
-        Ok(file) => file,
+    let destination = match Destination::open(&log) {
+        Ok(destination) => destination,
         Err(why) => {
             control.send(&FromLog::Failed { why: why.clone() }, &[])?;
             return Err(LogError::Open(why));
@@ -52,7 +53,7 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     control.send(&FromLog::Ready, &[])?;
     let mut process = LogProcess {
         control: Some(control),
-        file,
+        destination,
         log,
         workers: Vec::new(),
         torn: false,
@@ -64,10 +65,25 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     process.run()
 }
 
+/// Where lines go.
+enum Destination {
+    File(OwnedFd),
+    Daemon(Daemon),
+}
+
+impl Destination {
+    fn open(log: &LogConfig) -> Result<Destination, String> {
+        match log.daemon() {
+            Some((kind, socket)) => Daemon::open(kind, socket).map(Destination::Daemon),
+            None => open(&log.path).map(Destination::File),
+        }
+    }
+}
+
 struct LogProcess {
     /// Channel to the master; `None` after the master has ended.
     control: Option<Control>,
-    file: OwnedFd,
+    destination: Destination,
     log: LogConfig,
     workers: Vec<OwnedFd>,
     /// Whether the last write ended within a line.
@@ -152,10 +168,21 @@ impl LogProcess {
     /// Appends a batch. Lines that cannot be written are dropped and counted; the next batch tries
     /// again.
     fn append(&mut self, batch: &[u8]) {
-        if self.torn && write_all(&self.file, b"\n").0 == 1 {
+        let file = match &mut self.destination {
+            Destination::File(file) => file,
+            Destination::Daemon(daemon) => {
+                let (dropped, why) = daemon.append(batch);
+                self.dropped += dropped;
+                if dropped > 0 {
+                    self.why = why;
+                }
+                return;
+            }
+        };
+        if self.torn && write_all(file, b"\n").0 == 1 {
             self.torn = false;
         }
-        let (written, failed) = write_all(&self.file, batch);
+        let (written, failed) = write_all(file, batch);
         if let Some(error) = failed {
             self.torn |= written > 0 && batch[written - 1] != b'\n';
             self.dropped += newlines(&batch[written..]);
@@ -182,9 +209,9 @@ impl LogProcess {
     /// Reopens the file. If that fails, the old file stays in use: lines in it are better than
     /// none.
     fn reopen(&mut self) {
-        match open(&self.log.path) {
-            Ok(file) => {
-                self.file = file;
+        match Destination::open(&self.log) {
+            Ok(destination) => {
+                self.destination = destination;
                 self.torn = false;
             }
             Err(why) => self.notify(&FromLog::Failed { why }),

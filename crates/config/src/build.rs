@@ -120,6 +120,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         headers: headers::rules(&from.header, to),
         mime_types: headers::mime_types(from, to),
         log: log(from, to),
+        trace_context: value(&from.trace_context).unwrap_or(false),
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
         research,
@@ -530,7 +531,14 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
         }
         return None;
     };
+    let format = match &from.log_format {
+        Some(item) => item.get_ref().clone(),
+        None => LogFormat::default(),
+    };
     let (path, position) = (item.get_ref(), Some(item.span()));
+    if let Some(path) = super::log_daemon::with_socket(path) {
+        return Some(LogConfig { path, format });
+    }
     let path = match path == Path::new(STANDARD_OUTPUT) {
         true => PathBuf::from("/dev/stdout"),
         false => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
@@ -549,11 +557,5 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
         );
         to.environment_error("log", position, problem);
     }
-    Some(LogConfig {
-        path,
-        format: match &from.log_format {
-            Some(item) => item.get_ref().clone(),
-            None => LogFormat::default(),
-        },
-    })
+    Some(LogConfig { path, format })
 }

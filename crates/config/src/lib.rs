@@ -27,6 +27,7 @@ mod error;
 mod fallback;
 mod extensions;
 mod listen;
+mod log_daemon;
 mod log_format;
 mod memory;
 mod networks;
@@ -61,6 +62,7 @@ pub use fallback::Fallback;
 pub use files::{EtagSource, Symlinks};
 pub use header_rule::{HeaderAction, HeaderRule, StatusRange};
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
+pub use log_daemon::LogDaemon;
 pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use networks::{Access, Network, Networks, TrustedProxies};
@@ -200,6 +202,9 @@ pub struct Config {
     pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
     pub log: Option<LogConfig>,
+    /// Whether each request has an ID and a trace, which handlers get.
+    #[serde(default)]
+    pub trace_context: bool,
     /// Address of the status page; `None` serves none.
     pub status: Option<SocketAddr>,
     /// Whether workers record their own system calls.
@@ -384,7 +389,7 @@ pub struct Host {
 /// The access log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogConfig {
-    /// The file, appended to and created when missing.
+    /// The file, appended to and created when missing, or a daemon: see [`LogConfig::daemon`].
     pub path: PathBuf,
     /// The format of its lines.
     pub format: LogFormat,
