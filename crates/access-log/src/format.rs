@@ -34,11 +34,15 @@ pub struct LogLine<'a> {
     pub referer: Option<&'a [u8]>,
     /// The User-Agent header.
     pub user_agent: Option<&'a [u8]>,
-    /// Time from the complete request header to the last byte passed to the kernel, in
+    /// Time from the first byte of the request to the last byte passed to the kernel, in
     /// microseconds.
     pub duration_us: u64,
     /// The TLS of the connection.
     pub tls: Option<LogTls<'a>>,
+    /// The trace that it belongs to.
+    pub trace_id: Option<&'a [u8]>,
+    /// Its own ID.
+    pub request_id: Option<&'a [u8]>,
     /// Why the request was rejected as malformed.
     pub reason: Option<&'a str>,
 }
@@ -110,6 +114,8 @@ impl LogLine<'_> {
             LogField::TlsCipher => self.tls_field(|tls| Some(tls.cipher.as_bytes()), out),
             LogField::TlsServerName => self.tls_field(|tls| tls.server_name, out),
             LogField::TlsClient => self.tls_field(|tls| tls.client.map(str::as_bytes), out),
+            LogField::TraceId => out.extend_from_slice(self.trace_id.unwrap_or(b"-")),
+            LogField::RequestId => out.extend_from_slice(self.request_id.unwrap_or(b"-")),
             LogField::Reason => escape(self.reason.unwrap_or("-").as_bytes(), out),
         }
     }
@@ -200,6 +206,8 @@ impl LogLine<'_> {
             json_string(out, "tls_server_name", tls.server_name);
             json_string(out, "tls_client", tls.client.map(str::as_bytes));
         }
+        json_string(out, "trace_id", self.trace_id);
+        json_string(out, "request_id", self.request_id);
         json_string(out, "reason", self.reason.map(str::as_bytes));
         out.push(b'}');
     }
@@ -330,6 +338,8 @@ pub(super) mod tests {
             user_agent: Some(b"Mozilla/5.0"),
             duration_us: 120,
             tls: None,
+            trace_id: None,
+            request_id: None,
             reason: None,
         }
     }
@@ -354,7 +364,7 @@ pub(super) mod tests {
              time-common=[10/Oct/2000:20:55:36 +0000]|host=example.com:8080|\
              request=GET /a.html?x=1 HTTP/1.1|method=GET|version=HTTP/1.1|status=200|bytes=2326|\
              duration=0.000120|referer=http://example.com/|user-agent=Mozilla/5.0|tls-version=-|\
-             tls-cipher=-|tls-server-name=-|tls-client=-|reason=-\n";
+             tls-cipher=-|tls-server-name=-|tls-client=-|trace-id=-|request-id=-|reason=-\n";
         assert_eq!(shown, expected);
         let known_to_a_proxy = LogLine {
             client: "192.0.2.7:0".parse().unwrap(),

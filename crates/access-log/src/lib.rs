@@ -10,6 +10,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
+mod daemon;
 pub mod format;
 pub mod process;
 pub mod queue;

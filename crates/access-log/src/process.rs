@@ -4,15 +4,17 @@
 //! sockets fill up and the workers drop lines, so a full or slow disk costs log lines and nothing
 //! else. It ends when the master has ended, after writing what the workers still send.
 
+use headway_config::LogFile;
 use headway_control::{Control, ControlError, FromLog, Received, ToLog};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::daemon::Daemon;
 use super::queue::{PACKET_BYTES_MAX, newlines};
 
 /// Packets read from one worker before the next worker is served.
@@ -41,9 +43,9 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
         return Ok(());
     };
-    let paths = log.files().into_iter().map(|file| file.path);
-    let files = match paths.map(OpenLog::open).collect::<Result<Vec<_>, _>>() {
-        Ok(files) => files,
+    let opened = log.files().into_iter().map(OpenLog::open);
+    let logs = match opened.collect::<Result<Vec<_>, _>>() {
+        Ok(logs) => logs,
         Err(why) => {
             control.send(&FromLog::Failed { why: why.clone() }, &[])?;
             return Err(LogError::Open(why));
@@ -52,7 +54,7 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     control.send(&FromLog::Ready, &[])?;
     let mut process = LogProcess {
         control: Some(control),
-        files,
+        logs,
         workers: Vec::new(),
         dropped: 0,
         why: String::new(),
@@ -66,7 +68,7 @@ struct LogProcess {
     /// Channel to the master; `None` after the master has ended.
     control: Option<Control>,
     /// By number.
-    files: Vec<OpenLog>,
+    logs: Vec<OpenLog>,
     workers: Vec<OwnedFd>,
     dropped: u64,
     why: String,
@@ -74,22 +76,49 @@ struct LogProcess {
     end: Option<Instant>,
 }
 
-/// A file of the log.
+/// Where lines go.
+enum Destination {
+    File(OwnedFd),
+    Daemon(Daemon),
+}
+
+/// One of the logs.
 struct OpenLog {
-    path: PathBuf,
-    file: OwnedFd,
+    settings: LogFile,
+    destination: Destination,
     /// Whether the last write ended within a line.
     torn: bool,
 }
 
 impl OpenLog {
-    fn open(path: PathBuf) -> Result<OpenLog, String> {
-        let file = open(&path)?;
+    fn open(settings: LogFile) -> Result<OpenLog, String> {
+        let destination = match settings.daemon() {
+            Some((kind, socket)) => Daemon::open(kind, socket).map(Destination::Daemon),
+            None => open(&settings.path).map(Destination::File),
+        };
         Ok(OpenLog {
-            path,
-            file,
+            destination: destination?,
+            settings,
             torn: false,
         })
+    }
+
+    /// Appends a batch. Returns how many lines were dropped, and why.
+    fn append(&mut self, batch: &[u8]) -> (u64, String) {
+        let file = match &mut self.destination {
+            Destination::File(file) => file,
+            Destination::Daemon(daemon) => return daemon.append(batch),
+        };
+        if self.torn && write_all(file, b"\n").0 == 1 {
+            self.torn = false;
+        }
+        let (written, failed) = write_all(file, batch);
+        let Some(error) = failed else {
+            return (0, String::new());
+        };
+        self.torn |= written > 0 && batch[written - 1] != b'\n';
+        let why = format!("write({}): {error}", self.settings.path.display());
+        (newlines(&batch[written..]), why)
     }
 }
 
@@ -164,23 +193,19 @@ impl LogProcess {
         }
     }
 
-    /// Appends a batch to the file whose number is its first byte. Lines that cannot be written are dropped and counted; the next batch tries
-    /// again.
+    /// Appends a batch to the log whose number is its first byte. Lines that cannot be written are dropped
+    /// and counted; the next batch tries again.
     fn append(&mut self, packet: &[u8]) {
         let Some((number, batch)) = packet.split_first() else {
             return;
         };
-        let Some(log) = self.files.get_mut(usize::from(*number)) else {
+        let Some(log) = self.logs.get_mut(usize::from(*number)) else {
             return;
         };
-        if log.torn && write_all(&log.file, b"\n").0 == 1 {
-            log.torn = false;
-        }
-        let (written, failed) = write_all(&log.file, batch);
-        if let Some(error) = failed {
-            log.torn |= written > 0 && batch[written - 1] != b'\n';
-            self.dropped += newlines(&batch[written..]);
-            self.why = format!("write({}): {error}", log.path.display());
+        let (dropped, why) = log.append(batch);
+        if dropped > 0 {
+            self.dropped += dropped;
+            self.why = why;
         }
     }
 
@@ -204,8 +229,8 @@ impl LogProcess {
     /// than none.
     fn reopen(&mut self) {
         let mut failed = Vec::new();
-        for log in &mut self.files {
-            match OpenLog::open(log.path.clone()) {
+        for log in &mut self.logs {
+            match OpenLog::open(log.settings.clone()) {
                 Ok(opened) => *log = opened,
                 Err(why) => failed.push(why),
             }

@@ -44,7 +44,7 @@ pub enum Flushed {
 /// let line = LogLine {
 ///     client: "192.0.2.1:4000".parse().unwrap(), time_ms: 971_186_136_000, host: None,
 ///     method: b"GET", target: b"/", version: "HTTP/1.1", status: 200, bytes: 5,
-///     referer: None, user_agent: None, duration_us: 80, tls: None, reason: None,
+///     referer: None, user_agent: None, duration_us: 80, tls: None, trace_id: None, request_id: None, reason: None,
 /// };
 /// queue.push(&line, 0);
 /// assert!(!queue.due(100), "a batch may still grow");

@@ -5,6 +5,7 @@ use headway_access_log::{Flushed, LogLine, LogQueue};
 use headway_config::{LogConfig, LogFormat};
 use headway_control::{Control, FromLog, Received, ToLog};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -45,9 +46,8 @@ fn worker(master: &Control) -> OwnedFd {
     ours.into_inner()
 }
 
-fn send(socket: &OwnedFd, target: &str) {
-    let mut queue = LogQueue::new(LogFormat::Common);
-    let line = LogLine {
+fn line(target: &str) -> LogLine<'_> {
+    LogLine {
         client: "127.0.0.1:1".parse().unwrap(),
         time_ms: 0,
         host: None,
@@ -60,9 +60,15 @@ fn send(socket: &OwnedFd, target: &str) {
         user_agent: None,
         duration_us: 1,
         tls: None,
+        trace_id: None,
+        request_id: None,
         reason: None,
-    };
-    queue.push(&line, 0);
+    }
+}
+
+fn send(socket: &OwnedFd, target: &str) {
+    let mut queue = LogQueue::new(LogFormat::Common);
+    queue.push(&line(target), 0);
     assert_eq!(queue.flush(socket.as_fd(), 0), Flushed::All);
 }
 
@@ -161,5 +167,91 @@ fn master_is_notified_when_the_log_cannot_be_opened() {
         panic!("it can not be opened")
     };
     assert!(why.contains("/no/such/directory/access.log"), "{why}");
+    assert!(thread.join().unwrap().is_err());
+}
+
+/// A daemon that the log process sends to, and what it has received.
+fn daemon(path: &Path) -> UnixDatagram {
+    let socket = UnixDatagram::bind(path).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    socket
+}
+
+fn packet(socket: &UnixDatagram) -> String {
+    let mut buffer = [0; 1024];
+    let length = socket.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+#[test]
+fn log_lines_go_to_syslog_and_to_the_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    for (name, start_of, end_of) in [
+        ("syslog", "<190>headway: 127.0.0.1 - - [", "1"),
+        (
+            "journal",
+            "PRIORITY=6\nSYSLOG_FACILITY=23\nSYSLOG_IDENTIFIER=headway\nMESSAGE=127.0.0.1 ",
+            "1\n",
+        ),
+    ] {
+        let receiver = daemon(&path);
+        let (master, thread) = start(Path::new(&format!("{name}:{}", path.display())));
+        assert_eq!(receive(&master), FromLog::Ready);
+        let socket = worker(&master);
+        for target in ["/one", "/two"] {
+            send(&socket, target);
+            let packet = packet(&receiver);
+            assert!(
+                packet.starts_with(start_of) && packet.ends_with(end_of),
+                "{packet:?}"
+            );
+            assert!(packet.contains(target), "{packet:?}");
+        }
+        // The daemon is replaced.
+        drop(receiver);
+        std::fs::remove_file(&path).unwrap();
+        let receiver = daemon(&path);
+        send(&socket, "/three");
+        assert!(packet(&receiver).contains("/three"));
+        drop((master, socket, receiver));
+        thread.join().unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn log_lines_are_dropped_and_counted_when_the_daemon_does_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let receiver = daemon(&path);
+    let (master, thread) = start(Path::new(&format!("syslog:{}", path.display())));
+    assert_eq!(receive(&master), FromLog::Ready);
+    let socket = worker(&master);
+    let limit = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
+    let sent = limit.trim().parse::<u64>().unwrap() + 50;
+    let mut queue = LogQueue::new(LogFormat::Common);
+    (0..sent).for_each(|_| queue.push(&line("/x"), 0));
+    assert_eq!(queue.flush(socket.as_fd(), 0), Flushed::All);
+    let FromLog::Dropped { lines, why } = receive(&master) else {
+        panic!("drops are reported");
+    };
+    assert!(why.contains("sendto("), "{why}");
+    drop((master, socket));
+    thread.join().unwrap().unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let mut buffer = [0; 1024];
+    let kept = std::iter::from_fn(|| receiver.recv(&mut buffer).ok()).count() as u64;
+    assert!(
+        kept > 0 && lines > 0 && kept + lines <= sent,
+        "{kept} {lines} {sent}"
+    );
+}
+
+#[test]
+fn log_process_fails_when_the_daemon_is_absent() {
+    let (master, thread) = start(Path::new("journal:/nonexistent/socket"));
+    let why = "connect(/nonexistent/socket)";
+    assert!(matches!(receive(&master), FromLog::Failed { why: said } if said.contains(why)));
     assert!(thread.join().unwrap().is_err());
 }

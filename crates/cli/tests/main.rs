@@ -10,6 +10,7 @@ mod guide;
 mod install;
 mod links;
 mod load;
+mod monitoring;
 mod output;
 mod package;
 mod reference;

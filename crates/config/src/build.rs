@@ -124,6 +124,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         cors: cors::rules(&from.cors, to),
         mime_types: headers::mime_types(from, to),
         log,
+        trace_context: value(&from.trace_context).unwrap_or(false),
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
         research,

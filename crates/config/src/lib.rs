@@ -28,6 +28,7 @@ mod error;
 mod fallback;
 mod extensions;
 mod listen;
+mod log_daemon;
 mod log_format;
 mod logs;
 mod memory;
@@ -70,6 +71,7 @@ pub use files::{EtagSource, Symlinks};
 pub use header_rule::{HeaderAction, HeaderRule, StatusRange};
 pub use headway_gateway::client_address::UNIX_CLIENT;
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
+pub use log_daemon::LogDaemon;
 pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
 pub use logs::{LogConfig, LogFile};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
@@ -216,6 +218,9 @@ pub struct Config {
     pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
     pub log: Option<LogConfig>,
+    /// Whether each request has an ID and a trace, which handlers get.
+    #[serde(default)]
+    pub trace_context: bool,
     /// Address of the status page; `None` serves none.
     pub status: Option<SocketAddr>,
     /// Whether workers record their own system calls.

@@ -74,13 +74,15 @@ fields! {
     "version" Version false "`HTTP/1.1` or `HTTP/1.0`.";
     "status" Status false "The status of the response.";
     "bytes" Bytes false "Bytes of the body that were sent.";
-    "duration" Duration false "Seconds from the whole request header to the last byte, as in `0.000120`.";
+    "duration" Duration false "Seconds from the first byte of the request to the last byte of the response, as in `0.000120`.";
     "referer" Referer true "The Referer header.";
     "user-agent" UserAgent true "The User-Agent header.";
     "tls-version" TlsVersion false "`TLSv1.3` or `TLSv1.2`; `-` without TLS.";
     "tls-cipher" TlsCipher false "The cipher suite.";
     "tls-server-name" TlsServerName false "The host that the client asked for in its handshake.";
     "tls-client" TlsClient true "The name in the client's certificate.";
+    "trace-id" TraceId false "The ID of the trace, with `trace-context`.";
+    "request-id" RequestId false "The ID of the request, with `trace-context`.";
     "reason" Reason false "Why the request was rejected as malformed.";
 }
 

@@ -16,7 +16,7 @@ const FILES_MAX: usize = 64;
 /// A file of the access log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogFile {
-    /// The file, appended to and created when missing.
+    /// The file, appended to and created when missing, or a daemon: see [`LogFile::daemon`].
     pub path: PathBuf,
     /// The format of its lines.
     pub format: LogFormat,
@@ -114,6 +114,9 @@ pub(super) fn log(
 /// An absolute path, because child processes may have another working directory.
 fn path(key: &str, item: &Spanned<PathBuf>, is_new: bool, to: &mut Findings<'_>) -> PathBuf {
     let (path, position) = (item.get_ref(), Some(item.span()));
+    if let Some(path) = super::log_daemon::with_socket(path) {
+        return path;
+    }
     let path = match path == Path::new(STANDARD_OUTPUT) {
         true => PathBuf::from("/dev/stdout"),
         false => std::path::absolute(path).unwrap_or_else(|_| path.clone()),

@@ -197,6 +197,7 @@ impl Config {
             writeln!(out, "log = {}", quoted(log.path.display()))?;
             writeln!(out, "log-format = {}", quoted(&log.format))?;
         }
+        writeln!(out, "trace-context = {}", self.trace_context)?;
         if let Some(status) = self.status {
             writeln!(out, "status = \"{status}\"")?;
         }

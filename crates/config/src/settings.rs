@@ -352,16 +352,23 @@ table! {
         /// Jobs that may wait for a helper per worker; beyond this, new requests get 503.
         helper_queue_max: usize, Helpers, "4096", "1024";
 
-        /// Write an access log to this file, or to standard output: -.
+        /// Write an access log to this file, to standard output (-), to syslog or to the journal.
         ///
-        /// SIGUSR1 reopens it.
+        /// SIGUSR1 reopens a file. syslog and journal may have the path of their socket, as in
+        /// syslog:/run/log. Lines that the daemon does not accept at once are dropped.
         log: PathBuf, Logs, "no log", "\"/var/log/headway/access.log\"";
         /// Log format: common, combined, json, or a template.
         ///
         /// A template has fields in braces: client, client-port, time, time-common, host, request,
-        /// method, target, version, status, bytes, duration (seconds), referer, user-agent, reason.
+        /// method, target, version, status, bytes, duration (seconds), referer, user-agent, reason,
+        /// and with trace-context: trace-id, request-id.
         /// `{{` is a brace.
         log_format: LogFormat, Logs, "combined", "\"json\"";
+        /// Give each request an ID, and pass it on in traceparent (W3C) and X-Request-Id.
+        ///
+        /// Programs and upstreams get both. A valid traceparent of the client is continued.
+        /// Direct handlers read the client's own request.
+        trace_context: bool, Logs, "false", "true";
         /// Address of the status page and metrics.
         ///
         /// 9090 means http://127.0.0.1:9090/status and /metrics.

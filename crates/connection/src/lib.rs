@@ -250,6 +250,8 @@ pub struct Connection {
     pub rx_buffer: Vec<u8>,
     /// Whether a part of a header has arrived, so that the header timeout runs.
     pub header_partial: bool,
+    /// When its first byte arrived, in microseconds of the loop's clock.
+    pub header_since_us: u64,
     /// How many bytes of that part were there when it was last parsed.
     pub parsed_bytes: u32,
     /// A program has been passed the socket, and may still have it.
@@ -295,6 +297,7 @@ impl Connection {
             phase: Phase::AwaitHead,
             rx_buffer: Vec::new(),
             header_partial: false,
+            header_since_us: 0,
             parsed_bytes: 0,
             handed_off: false,
             was_passed: false,

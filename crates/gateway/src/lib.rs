@@ -35,6 +35,7 @@ mod header_lines;
 mod pairs;
 mod invalid_response;
 mod tls_client;
+mod trace_context;
 
 pub use codec::{Codec, CodecError};
 pub use fields::FieldList;
@@ -44,3 +45,4 @@ pub use response::{
     AccelRedirect, HeadLimits, ResponseAction, ResponseEnd, ResponseEvent, ResponseHead,
 };
 pub use tls_client::{ClientCertificate, TlsClient};
+pub use trace_context::TraceContext;

@@ -6,6 +6,8 @@
 
 use memchr::{memchr, memchr_iter};
 
+use crate::trace_context::TraceContext;
+
 /// A request to be passed on.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
@@ -13,6 +15,8 @@ pub struct Request<'r> {
     pub head: &'r headway_http::Head<'r>,
     /// The field lines, each with its CR LF.
     lines: &'r [u8],
+    /// The trace that the request belongs to.
+    trace: Option<&'r TraceContext>,
 }
 
 impl<'r> Request<'r> {
@@ -35,13 +39,23 @@ impl<'r> Request<'r> {
             lines: bytes[first_line..]
                 .strip_suffix(b"\r\n")
                 .unwrap_or_default(),
+            trace: None,
         }
     }
 
-    /// Name and value of every field in the order received, without white space around values.
+    /// Has the fields of a trace take the place of the client's.
+    pub fn with_trace(self, trace: Option<&'r TraceContext>) -> Request<'r> {
+        Request { trace, ..self }
+    }
+
+    /// Name and value of every field in the order received, without white space around values. Those of
+    /// the trace come last.
     pub fn fields(&self) -> impl Iterator<Item = (&'r [u8], &'r [u8])> + use<'r> {
+        let trace = self.trace;
         self.raw_fields()
+            .filter(move |(name, _)| trace.is_none_or(|trace| !trace.replaces(name)))
             .map(|(name, value)| (name, value.trim_ascii()))
+            .chain(trace.into_iter().flat_map(TraceContext::fields))
     }
 
     /// The fields with the white space around their values, of which there may be kilobytes.

@@ -8,11 +8,10 @@
 //! whose name is also its key in `/status.json`. The names follow the Prometheus conventions: the
 //! prefix `headway_` and, for counters, the suffix `_total` are added when the table is rendered.
 
-use headway_config::{HandlerConfig, Protocol};
 use headway_http::RejectKind;
 use serde::{Deserialize, Serialize};
 
-use super::{Histogram, HttpRequests};
+use super::{HandlerLabel, Histogram, HttpRequests, RequestDurations};
 
 /// How a number behaves over time, and so how workers' numbers merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +82,9 @@ macro_rules! counters {
             $( #[doc = $histogram_help] pub $histogram: Histogram, )*
             /// HTTP requests answered, by status code and method.
             pub http_requests: HttpRequests,
+            /// How long they took, by host, handler and class of status.
+            #[serde(default)]
+            pub request_durations: RequestDurations,
         }
 
         impl Counters {
@@ -97,6 +99,7 @@ macro_rules! counters {
                 } )* )* )*
                 $( self.$histogram.merge(&other.$histogram); )*
                 self.http_requests.merge(&other.http_requests);
+                self.request_durations.merge(&other.request_durations);
             }
 
             /// Sets every gauge to zero, which leaves what outlives a worker.
@@ -150,18 +153,16 @@ impl Counters {
     }
 
     /// Counts a request that goes to a handler of this kind.
-    pub fn count_handler_request(&mut self, handler: &HandlerConfig) {
+    pub fn count_handler_request(&mut self, handler: HandlerLabel) {
         let count = match handler {
-            HandlerConfig::Files | HandlerConfig::Redirect(_) => return,
-            HandlerConfig::Cgi(_) => &mut self.handler_requests_cgi,
-            HandlerConfig::Direct(_) => &mut self.handler_requests_direct,
-            HandlerConfig::Pipe(_) => &mut self.handler_requests_pipe,
-            HandlerConfig::Application(_) => &mut self.handler_requests_application,
-            HandlerConfig::Upstreams(upstreams) => match upstreams.protocol {
-                Protocol::FastCgi => &mut self.handler_requests_fastcgi,
-                Protocol::Scgi => &mut self.handler_requests_scgi,
-                Protocol::Proxy => &mut self.handler_requests_proxy,
-            },
+            HandlerLabel::None | HandlerLabel::Files | HandlerLabel::Redirect => return,
+            HandlerLabel::Cgi => &mut self.handler_requests_cgi,
+            HandlerLabel::Direct => &mut self.handler_requests_direct,
+            HandlerLabel::Pipe => &mut self.handler_requests_pipe,
+            HandlerLabel::Application => &mut self.handler_requests_application,
+            HandlerLabel::Fastcgi => &mut self.handler_requests_fastcgi,
+            HandlerLabel::Scgi => &mut self.handler_requests_scgi,
+            HandlerLabel::Proxy => &mut self.handler_requests_proxy,
         };
         *count += 1;
     }
@@ -365,6 +366,7 @@ counters! {
             }
             Counter helper_jobs_done [] "Jobs that helpers finished." { helper_jobs_done; }
             Counter helper_jobs_io_uring [] "Finished jobs that io_uring's kernel workers ran instead of helper processes (helpers = io_uring)." { helper_jobs_io_uring; }
+            Counter requests_waited_for_helper [] "Times that a request waited for a helper, usually for the disk." { requests_waited_for_helper; }
             Counter helper_contents_returned [] "Small files whose contents a helper returned with its answer." { helper_contents_returned; }
             Counter helper_jobs_coalesced [] "Requests that joined a job already under way." { helper_jobs_coalesced; }
             Counter helper_jobs_retried [] "Jobs submitted again because their helper died." { helper_jobs_retried; }

@@ -107,6 +107,7 @@ families! {
     }
     "Requests" {
         HTTP_REQUESTS Counter "headway_http_requests_total" [code method] "HTTP requests answered, by status code and method. Unknown methods are counted as other.";
+        REQUEST_DURATION Histogram "headway_http_request_duration_seconds" [host handler class] "Time from the first byte of a request to the last byte of its response, by host, handler and class of the status. An upgraded connection counts as 1xx.";
     }
     "Handlers and upstreams" {
         UPSTREAM_REQUESTS Gauge "headway_upstream_requests_active" [location upstream] "Requests under way at an upstream now.";
@@ -141,14 +142,15 @@ families! {
         RELOADS Counter "headway_config_reloads_total" [result] "Reloads of the configuration: done, or failed, so that the one before is in use.";
         ACME_CERTIFICATES Counter "headway_acme_certificates_total" [result] "Orders of automatic certificates, by result. After a failure the previous certificate stays in use.";
         ACME_EXPIRY Gauge "headway_acme_certificate_expiry_seconds" [host] "When the automatic certificate of a name expires, in seconds since 1970. 0 while it is self-signed.";
+        TLS_EXPIRY Gauge "headway_tls_certificate_expiry_seconds" [host] "When the certificate in use expires, by its first name, in seconds since 1970.";
         PROCESS_DEATHS Counter "headway_process_deaths_total" [process] "Processes of the server that ended unexpectedly, by kind of process.";
     }
     "Kernel" {
-        LISTEN_OVERFLOWS Counter "headway_network_listen_overflows_total" [] "Connections that met a full accept queue.";
-        LISTEN_DROPS Counter "headway_network_listen_drops_total" [] "SYNs dropped at a listener for any reason.";
-        SYN_QUEUE_DROPS Counter "headway_network_syn_queue_drops_total" [] "SYNs dropped because the queue of half-open connections was full.";
-        SYN_COOKIES Counter "headway_network_syn_cookies_sent_total" [] "SYN cookies sent because the queue of half-open connections was full.";
-        DEFERRED_DROPS Counter "headway_network_deferred_drops_total" [] "Handshakes deferred until the client sends data (TCP_DEFER_ACCEPT).";
+        LISTEN_OVERFLOWS Counter "headway_network_listen_overflows_total" [] "Connections that met a full accept queue, on the whole machine since the start of the server.";
+        LISTEN_DROPS Counter "headway_network_listen_drops_total" [] "SYNs dropped at a listener for any reason, on the whole machine since the start of the server.";
+        SYN_QUEUE_DROPS Counter "headway_network_syn_queue_drops_total" [] "SYNs dropped because the queue of half-open connections was full, on the whole machine since the start of the server.";
+        SYN_COOKIES Counter "headway_network_syn_cookies_sent_total" [] "SYN cookies sent because the queue of half-open connections was full, on the whole machine since the start of the server.";
+        DEFERRED_DROPS Counter "headway_network_deferred_drops_total" [] "Handshakes deferred until the client sends data (TCP_DEFER_ACCEPT), on the whole machine since the start of the server.";
     }
 }
 

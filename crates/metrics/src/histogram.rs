@@ -124,6 +124,14 @@ impl Histogram {
         self.buckets.iter().enumerate().filter_map(filled)
     }
 
+    /// The upper bound of the highest bucket which has more values than `before`, but never more than
+    /// the largest value. `None` if there are no new values.
+    pub fn max_since(&self, before: &Histogram) -> Option<u64> {
+        let mut pairs = self.buckets.iter().zip(before.buckets.iter());
+        let highest = pairs.rposition(|(now, before)| now > before)?;
+        Some(upper(highest).min(self.max))
+    }
+
     /// How many values are at most `bound`; exact when `bound` is the upper bound of a bucket.
     pub fn at_most(&self, bound: u64) -> u64 {
         self.buckets()
@@ -225,6 +233,19 @@ mod tests {
         assert_eq!(histogram.quantile(1.0), Some(10));
         assert_eq!(histogram.mean(), Some(5.5));
         assert_eq!(Histogram::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn largest_new_value_is_found_below_older_ones() {
+        let mut histogram = Histogram::default();
+        histogram.record(70_000);
+        let before = histogram.clone();
+        assert_eq!(histogram.max_since(&before), None);
+        [3, 900, 5]
+            .into_iter()
+            .for_each(|value| histogram.record(value));
+        assert_eq!(histogram.max_since(&before), Some(900));
+        assert_eq!(histogram.max_since(&Histogram::default()), Some(70_000));
     }
 
     #[test]

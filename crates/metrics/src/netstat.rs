@@ -1,9 +1,9 @@
 //! Connections that the kernel dropped before the server could see them: half-open and waiting
 //! ones.
 //!
-//! The numbers cover the whole network namespace since it was created. They belong to this server
-//! alone only where no other server listens; a study takes the difference over its measurement, in
-//! a namespace of the lab. They explain what the server's own counters cannot: a client whose SYN
+//! The kernel counts for the whole network namespace. The server shows what was added since its start.
+//! That belongs to this server alone only where no other server listens; a study takes the difference
+//! over its measurement, in a namespace of the lab. They explain what the server's own counters cannot: a client whose SYN
 //! was dropped is in none of those.
 //!
 //! Source: `net/ipv4/proc.c` of the Linux sources for the names, `tcp_conn_request` and
@@ -53,6 +53,21 @@ impl NetworkDrops {
     /// because no event loop reads files.
     pub fn read() -> Option<NetworkDrops> {
         Some(NetworkDrops::parse(&std::fs::read_to_string(FILE).ok()?))
+    }
+
+    /// What has been counted since `before`.
+    pub fn since(&self, before: &NetworkDrops) -> NetworkDrops {
+        NetworkDrops {
+            listen_overflows: self
+                .listen_overflows
+                .saturating_sub(before.listen_overflows),
+            listen_drops: self.listen_drops.saturating_sub(before.listen_drops),
+            syn_queue_drops: self.syn_queue_drops.saturating_sub(before.syn_queue_drops),
+            syn_cookies_sent: self
+                .syn_cookies_sent
+                .saturating_sub(before.syn_cookies_sent),
+            deferred_drops: self.deferred_drops.saturating_sub(before.deferred_drops),
+        }
     }
 
     /// Parses pairs of lines, names and values, each after the same prefix.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use super::families::{self, FixedFamily};
+use super::features::Feature;
 use super::{Counters, NetworkDrops, Snapshot};
 
 /// The whole server at one moment.
@@ -11,6 +12,12 @@ use super::{Counters, NetworkDrops, Snapshot};
 pub struct Overview {
     /// The version of Headway.
     pub version: String,
+    /// The name of the machine.
+    #[serde(default)]
+    pub host_name: String,
+    /// Features that are off.
+    #[serde(default)]
+    pub off: Vec<Feature>,
     /// When the overview was taken, in milliseconds since 1970.
     pub time_ms: u64,
     /// The master's own numbers.
@@ -123,6 +130,9 @@ pub struct MasterStatus {
     /// self-signed one.
     #[serde(default)]
     pub acme_expiry_s: BTreeMap<String, u64>,
+    /// When each certificate in use expires, by its first name, in seconds since 1970.
+    #[serde(default)]
+    pub certificate_expiry_s: BTreeMap<String, u64>,
     /// Store processes that ended unexpectedly.
     #[serde(default)]
     pub store_deaths: u64,
@@ -145,7 +155,7 @@ pub struct MasterStatus {
     pub log_lines_lost: u64,
     /// The last error of the log process; `None` when it writes again.
     pub log_error: Option<String>,
-    /// Drops of this network namespace; `None` where the kernel does not report them.
+    /// Drops of this network namespace since the start; `None` where the kernel does not report them.
     #[serde(default)]
     pub network: Option<NetworkDrops>,
 }
@@ -234,6 +244,13 @@ impl From<headway_files::PinStatistics> for Pinned {
     }
 }
 
+/// The name of this machine; empty if it is unknown. Only the master calls this, because no event loop
+/// reads files.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.unwrap_or_default().trim().to_owned()
+}
+
 impl Overview {
     /// Log lines dropped by workers and by the log process.
     pub fn log_lines_dropped(&self) -> u64 {
@@ -248,7 +265,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{MethodLabel, prometheus, status::page};
+    use crate::status::{history::History, page};
+    use crate::{MethodLabel, prometheus};
 
     fn largest(value: &mut Value) {
         match value {
@@ -318,6 +336,8 @@ mod tests {
         assert_eq!(total.trace.blocked_count(), u64::MAX);
         let overview = Overview {
             version: String::new(),
+            host_name: String::new(),
+            off: Vec::new(),
             time_ms: 1,
             master: MasterStatus {
                 log_lines_lost: 1,
@@ -330,6 +350,6 @@ mod tests {
         };
         assert_eq!(overview.log_lines_dropped(), u64::MAX);
         assert!(prometheus::render(&overview).contains("headway_build_info"));
-        assert!(page::render(&overview).ends_with("</html>\n"));
+        assert!(page::render(&overview, &History::default()).ends_with("</html>\n"));
     }
 }

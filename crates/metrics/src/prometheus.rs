@@ -8,6 +8,7 @@ use headway_debox::{Label, Report, TraceLevel};
 use std::fmt::{Display, Write};
 
 use super::families::{self, FixedFamily, MetricType};
+use super::request_durations::{LIMITS_US, RequestDurations};
 use super::{Counters, Histogram, MasterStatus, Overview, Snapshot, Upstream};
 
 /// The content type of this format.
@@ -28,6 +29,7 @@ pub fn render(overview: &Overview) -> String {
     if let Some(total) = &overview.total {
         out.blocking(&total.trace);
         out.counters(&total.counters);
+        out.durations(&total.counters.request_durations);
         out.upstreams(&total.upstreams);
         out.trace(&total.trace);
         out.build_info(overview, total);
@@ -120,6 +122,37 @@ impl Metrics {
         }
     }
 
+    fn durations(&mut self, durations: &RequestDurations) {
+        let family = families::REQUEST_DURATION;
+        let name = family.name;
+        let lines = self.begin(&family);
+        for row in durations.rows() {
+            let handler = row.handler.as_str();
+            let class = row.class_name();
+            let labels: [(&str, &dyn Display); 3] = [
+                ("host", &row.host),
+                ("handler", &handler),
+                ("class", &class),
+            ];
+            let bucket = format!("{name}_bucket");
+            let mut below = 0_u64;
+            for (limit, count) in LIMITS_US.into_iter().zip(row.durations.buckets) {
+                below = below.saturating_add(count);
+                let seconds = limit as f64 / 1e6;
+                let bound: &dyn Display = &seconds;
+                let labels = [labels.as_slice(), &[("le", bound)]].concat();
+                write_sample(lines, &bucket, &labels, below);
+            }
+            let count = row.durations.count();
+            let all: &dyn Display = &"+Inf";
+            let bounded = [labels.as_slice(), &[("le", all)]].concat();
+            write_sample(lines, &bucket, &bounded, count);
+            let sum = row.durations.sum_us as f64 / 1e6;
+            write_sample(lines, &format!("{name}_sum"), &labels, sum);
+            write_sample(lines, &format!("{name}_count"), &labels, count);
+        }
+    }
+
     fn trace(&mut self, trace: &Report) {
         self.sample(&families::TRACE_LEVEL, &[], level(&trace.level));
         self.sample(&families::TRACE_LOST, &[], trace.lost_records);
@@ -155,6 +188,10 @@ impl Metrics {
         self.begin(&families::ACME_EXPIRY);
         for (host, expires_s) in &master.acme_expiry_s {
             self.sample(&families::ACME_EXPIRY, &[host], *expires_s);
+        }
+        self.begin(&families::TLS_EXPIRY);
+        for (host, expires_s) in &master.certificate_expiry_s {
+            self.sample(&families::TLS_EXPIRY, &[host], *expires_s);
         }
         self.sample(&families::WORKERS_STUCK, &[], master.workers_stuck);
         self.sample(&families::HELPERS_STARTED, &[], master.helpers_started);

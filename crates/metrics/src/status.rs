@@ -6,7 +6,7 @@
 //! scraper, not for the public. It changes nothing and reads no input but a path.
 
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headway_debox::Symbols;
 use headway_http::Status;
@@ -14,12 +14,18 @@ use headway_http::Status;
 use crate::{Overview, prometheus};
 
 mod clients;
+pub mod history;
 pub mod page;
 
 pub use clients::{Page, Pages, serve_pages};
 
+use history::History;
+
 /// Pause after an error of the listener, so that the thread does not spin.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// How long the numbers are taken for the curves after the page was last shown. Nothing wakes the
+/// workers for a page that is not open.
+const WATCHED: Duration = Duration::from_secs(600);
 
 /// Answers status requests for as long as the process lives. `overview` returns the current numbers.
 pub fn serve(listener: &TcpListener, overview: &dyn Fn() -> Option<Overview>) {
@@ -27,6 +33,8 @@ pub fn serve(listener: &TcpListener, overview: &dyn Fn() -> Option<Overview>) {
         request: overview,
         overview: None,
         symbols: Resolver::default(),
+        history: History::default(),
+        viewed: None,
     };
     loop {
         // The clients of before are lost, and new ones are served.
@@ -42,6 +50,10 @@ struct StatusPages<'r> {
     /// stopping.
     overview: Option<Option<Overview>>,
     symbols: Resolver,
+    /// The last minute.
+    history: History,
+    /// When the page was last shown.
+    viewed: Option<Instant>,
 }
 
 /// Kernel symbols, loaded when the first sleep has to be named: 10 MB that a server that never
@@ -66,12 +78,26 @@ impl Pages for StatusPages<'_> {
         self.overview = None;
     }
 
+    fn due(&self) -> Option<Instant> {
+        let due = self.history.due()?;
+        (due < self.viewed? + WATCHED).then_some(due)
+    }
+
+    fn work(&mut self) {
+        let overview = (self.request)();
+        let total = overview.as_ref().and_then(|all| all.total.as_ref());
+        let counters = total.map(|total| &total.counters);
+        self.history.add(Instant::now(), counters);
+    }
+
     fn page(&mut self, path: &[u8]) -> Page {
-        let render: fn(&Overview) -> Page = match path {
-            b"/" | b"/status" => |all| Page::new("text/html; charset=utf-8", page::render(all)),
-            b"/status.json" => json,
-            b"/metrics" => |all| Page::new(prometheus::CONTENT_TYPE, prometheus::render(all)),
-            b"/healthz" | b"/readyz" => health,
+        let render: fn(&Overview, &History) -> Page = match path {
+            b"/" | b"/status" => {
+                |all, history| Page::new("text/html; charset=utf-8", page::render(all, history))
+            }
+            b"/status.json" => |all, _| json(all),
+            b"/metrics" => |all, _| Page::new(prometheus::CONTENT_TYPE, prometheus::render(all)),
+            b"/healthz" | b"/readyz" => |all, _| health(all),
             _ => return Page::not_found("/status, /status.json, /metrics, /healthz, /readyz\n"),
         };
         let overview = self.overview.get_or_insert_with(|| {
@@ -81,8 +107,14 @@ impl Pages for StatusPages<'_> {
                 .for_each(|overview| self.symbols.resolve(overview));
             overview
         });
+        let total = overview.as_ref().and_then(|all| all.total.as_ref());
+        let now = Instant::now();
+        self.history.add(now, total.map(|total| &total.counters));
+        if matches!(path, b"/" | b"/status") {
+            self.viewed = Some(now);
+        }
         match overview {
-            Some(overview) => render(overview),
+            Some(overview) => render(overview, &self.history),
             // Restarted now, it would lose the requests that it still answers.
             None if path == b"/healthz" => Page::text("stopping\n".into()),
             None => Page::unavailable("the server is stopping\n"),
@@ -121,6 +153,8 @@ mod tests {
             request: &request,
             overview: None,
             symbols: Resolver::default(),
+            history: History::default(),
+            viewed: None,
         };
         for round in 1..=2 {
             pages.begin_round();

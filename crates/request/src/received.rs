@@ -4,15 +4,13 @@
 //! response. While something is awaited it lies in the connection's phase. Values are recycled
 //! ([`Requests`]), so an ordinary request allocates nothing.
 
-use std::rc::Rc;
-use std::time::Instant;
-
 use std::cell::Cell;
+use std::rc::Rc;
 
 use headway_files::RootId;
-use headway_gateway::FieldList;
+use headway_gateway::{FieldList, TraceContext};
 use headway_http::{Head, OwnedHead};
-use headway_metrics::MethodLabel;
+use headway_metrics::{HandlerLabel, MethodLabel};
 
 use crate::Charge;
 
@@ -38,8 +36,12 @@ pub struct Request {
     pub head_only: bool,
     /// The virtual host.
     pub virtual_host: RootId,
-    /// When the header was complete; set only if there is an access log.
-    pub started: Option<Instant>,
+    /// When its first byte was there, in microseconds of the loop's clock.
+    pub started_us: u64,
+    /// What answers it, for the metrics.
+    pub handler: HandlerLabel,
+    /// Its trace and its ID, with `trace-context`.
+    pub trace: Option<TraceContext>,
     /// Whether the body has been read.
     pub body_read: bool,
     /// The body, if it is received before the request is answered.
@@ -72,22 +74,23 @@ impl Request {
         self.method = parsed.method.into();
         self.head_only = parsed.method == headway_http::Method::Head;
         self.virtual_host = host;
-        (self.started, self.redirects) = (None, 0);
+        (self.handler, self.redirects) = (HandlerLabel::None, 0);
         (self.first_line, self.reject_reason) = (Box::default(), None);
-        self.other_path = None;
+        (self.other_path, self.trace) = (None, None);
         (self.body_read, self.had_helper, self.was_stale) = (false, false, false);
         self.awaited_root.set(None);
         self.helper_requests = (0, 0);
     }
 
-    /// A request that could not be parsed, of which `received` has come.
-    pub fn unparsed(received: &[u8]) -> Self {
+    /// A request that could not be parsed, of which `received` has come since `started_us`.
+    pub fn unparsed(received: &[u8], started_us: u64) -> Self {
         let line = received.strip_prefix(b"\r\n").unwrap_or(received);
         let end = memchr::memchr2(b'\r', b'\n', line).unwrap_or(line.len());
         Self {
             first_line: line[..end.min(FIRST_LINE_BYTES_MAX)].into(),
             method: MethodLabel::from_request_line(received),
             head_only: line.starts_with(b"HEAD "),
+            started_us,
             ..Self::empty()
         }
     }
@@ -100,7 +103,9 @@ impl Request {
             method: MethodLabel::Other,
             head_only: false,
             virtual_host: RootId(0),
-            started: None,
+            started_us: 0,
+            handler: HandlerLabel::None,
+            trace: None,
             body_read: false,
             body: Vec::new(),
             body_charge: None,
@@ -248,7 +253,7 @@ mod tests {
         requests.recycle(long);
         assert!(requests.recycled.is_empty());
         for _ in 0..2 * RECYCLED_MAX {
-            let one = Box::new(Request::unparsed(b"GET"));
+            let one = Box::new(Request::unparsed(b"GET", 0));
             requests.recycle(one);
         }
         assert_eq!(requests.recycled.len(), RECYCLED_MAX);
@@ -257,7 +262,7 @@ mod tests {
     #[test]
     fn unparsed_request_to_head_has_no_body() {
         for (received, expected) in [("HEAD /", true), ("\r\nHEAD /", true), ("HEADS /", false)] {
-            let request = Request::unparsed(received.as_bytes());
+            let request = Request::unparsed(received.as_bytes(), 0);
             assert_eq!(request.head_only, expected, "{received:?}");
             assert!(!request.is_parsed() && request.target().is_empty());
         }
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn unparsed_request_has_its_first_line_cut() {
-        let first_line = |received: &[u8]| Request::unparsed(received).first_line;
+        let first_line = |received: &[u8]| Request::unparsed(received, 0).first_line;
         assert_eq!(
             *first_line(b"\r\nGET /\x01 HTTP/1.1\r\nA: b"),
             *b"GET /\x01 HTTP/1.1"

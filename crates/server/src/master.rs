@@ -19,8 +19,8 @@ use headway_base::format::printable;
 use headway_config::{Config, SendMethod};
 use headway_control::{FromWorker, Received, ToWorker};
 use headway_files::Residency;
-use headway_metrics::MasterStatus;
 use headway_metrics::status;
+use headway_metrics::{MasterStatus, Overview};
 
 mod acme;
 mod announce;
@@ -262,12 +262,24 @@ impl<'r> Master<'r> {
             .finish(&self.slots, &self.current, &self.own_status)
             && !self.announced
             && self.stopping.is_none()
+            && self.slots.iter().all(WorkerSlot::is_ready)
         {
-            self.announced = true;
-            announce::serving(&self.current, &self.options, self.status_address, &overview)?;
-            Service::ready();
-            self.reload_if_due();
+            self.announce(&overview)?;
         }
+        Ok(())
+    }
+
+    /// Says that the server serves. All workers are ready.
+    fn announce(&mut self, overview: &Overview) -> Result<(), MasterError> {
+        // The status page has asked for it before there were workers.
+        if overview.workers.is_empty() {
+            self.collector.begin(&mut self.slots);
+            return Ok(());
+        }
+        self.announced = true;
+        announce::serving(&self.current, &self.options, self.status_address, overview)?;
+        Service::ready();
+        self.reload_if_due();
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! A whole server whose clients speak HTTP/2: by the crate h2, or by frames made by hand.
 
-mod client;
+pub mod client;
 mod floods;
 mod h2spec;
 mod handlers;

@@ -19,6 +19,7 @@ mod presets;
 mod programs;
 mod proxies;
 mod reload;
+mod request_durations;
 mod serving;
 mod status;
 mod tls;

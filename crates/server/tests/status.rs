@@ -1,11 +1,14 @@
 //! The status server: the proof is there, the metrics parse, strangers are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use headway_metrics::NetworkDrops;
 use headway_test_support::server::{Server, exchange, get, write};
 use rustix::process::{Pid, Signal};
 
-use crate::site::program;
+use crate::site::{Site, program};
+use crate::tls::tools::{Certified, Secured};
 
 /// Checks the Prometheus text format and returns name with labels → value.
 fn parse_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
@@ -71,6 +74,11 @@ fn labels_are_good(labels: &str) -> bool {
                 .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         })
     })
+}
+
+/// The metrics of this moment.
+pub fn scrape(server: &Server) -> BTreeMap<String, f64> {
+    parse_metrics(&get(&server.status, "/metrics").2).unwrap()
 }
 
 #[test]
@@ -243,4 +251,55 @@ fn silent_clients_do_not_block_the_status_page() {
     };
     let _silent: Vec<_> = (0..50).map(silent).collect();
     assert_eq!(get(&server.status, "/status.json").0, 200);
+}
+
+#[test]
+fn certificate_expiry_is_a_metric_and_tls_is_shown_where_it_is_on() {
+    let secured = Secured::start_as(Certified::expired(), Site::new(), 1, "");
+    let expiry = "headway_tls_certificate_expiry_seconds{host=\"localhost\"}";
+    // 2021-01-01
+    assert_eq!(scrape(&secured.server)[expiry], 1_609_459_200.0);
+    let page = |server: &Server| get(&server.status, "/status").2;
+    let secured = page(&secured.server);
+    assert!(secured.contains("<h2>TLS</h2>"), "{secured}");
+    assert!(
+        secured.contains("<th>localhost</th><td>expired</td>"),
+        "{secured}"
+    );
+    let plain = page(&Server::start_hello(program(), &[]));
+    assert!(!plain.contains("<h2>TLS</h2>"), "{plain}");
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(
+        plain.contains(&format!("<title>{} · Headway</title>", name.trim())),
+        "{plain}"
+    );
+}
+
+#[test]
+fn drops_of_the_machine_are_those_since_the_start() {
+    let drops = || NetworkDrops::read().unwrap().listen_overflows;
+    // One is there before, so that the sum of the kernel is another number.
+    let full = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&full, 1).unwrap();
+    let (address, wait) = (full.local_addr().unwrap(), Duration::from_millis(50));
+    let clients = (0..4).map(|_| std::net::TcpStream::connect_timeout(&address, wait));
+    let _clients: Vec<_> = clients.collect();
+    let before = drops();
+    assert!(before > 0);
+    let server = Server::start_hello(program(), &[]);
+    let shown = scrape(&server)["headway_network_listen_overflows_total"];
+    assert!(shown <= (drops() - before) as f64, "{shown} of {}", drops());
+}
+
+#[test]
+fn curves_of_the_status_page_begin_soon() {
+    let server = Server::start_hello(program(), &[]);
+    server.wait_for("the first point of a curve", |server| {
+        server.get("/");
+        let page = get(&server.status, "/status").2;
+        let tiles = page.split("<div class=\"tiles\">").nth(1).unwrap();
+        let requests = tiles.split("<section").nth(1).unwrap();
+        assert!(requests.contains("<h2>Requests</h2>"), "{requests}");
+        requests.contains("class=\"curve\" d=\"M") && requests.contains("at most")
+    });
 }

@@ -11,4 +11,5 @@ mod php;
 mod proxy;
 mod scgi;
 mod slow_clients;
+mod trace_context;
 pub mod websocket;

@@ -68,6 +68,14 @@ pub trait Pages {
     /// is expensive to find out.
     fn begin_round(&mut self) {}
 
+    /// When [`work`](Pages::work) is due, if there is any.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does what is due. `due` is later then.
+    fn work(&mut self) {}
+
     /// The page at this path.
     fn page(&mut self, path: &[u8]) -> Page;
 }
@@ -80,7 +88,10 @@ pub fn serve_pages(listener: &TcpListener, pages: &mut dyn Pages) -> io::Result<
     listener.set_nonblocking(true)?;
     let mut clients = Vec::new();
     loop {
-        wait(listener, &clients)?;
+        wait(listener, &clients, pages.due())?;
+        if pages.due().is_some_and(|due| due <= Instant::now()) {
+            pages.work();
+        }
         serve_ready(listener, &mut clients, pages);
     }
 }
@@ -99,8 +110,8 @@ fn serve_ready(listener: &TcpListener, clients: &mut Vec<Client>, pages: &mut dy
     clients.retain_mut(|client| client.send() && client.deadline > now);
 }
 
-/// Waits for a client, or for a deadline.
-fn wait(listener: &TcpListener, clients: &[Client]) -> io::Result<()> {
+/// Waits for a client, for a deadline, or until `due`.
+fn wait(listener: &TcpListener, clients: &[Client], due: Option<Instant>) -> io::Result<()> {
     let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
     polled.extend(clients.iter().map(|client| {
         let flags = match client.response.is_empty() {
@@ -109,7 +120,11 @@ fn wait(listener: &TcpListener, clients: &[Client]) -> io::Result<()> {
         };
         PollFd::new(&client.stream, flags)
     }));
-    let next = clients.iter().map(|client| client.deadline).min();
+    let next = clients
+        .iter()
+        .map(|client| client.deadline)
+        .chain(due)
+        .min();
     let timeout = next.map(|deadline| {
         // Rounded up, so that the deadline has passed when the wait ends.
         let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -372,7 +387,7 @@ mod tests {
         let mut silent = connect(&listener, b"GET");
         serve_ready(&listener, &mut clients, &mut pages);
         clients[0].deadline = Instant::now();
-        wait(&listener, &clients).unwrap();
+        wait(&listener, &clients, None).unwrap();
         serve_ready(&listener, &mut clients, &mut pages);
         assert!(clients.is_empty());
         // Its three bytes have been read, so this is no reset.
@@ -396,7 +411,7 @@ mod tests {
             slow.read_to_end(&mut response).map(|_| response.len())
         });
         while !clients.is_empty() {
-            wait(&listener, &clients).unwrap();
+            wait(&listener, &clients, None).unwrap();
             serve_ready(&listener, &mut clients, &mut Long);
         }
         assert!(reading.join().unwrap().unwrap() > 20_000_000);

@@ -7,10 +7,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headway_control::ToWorker;
+use headway_metrics::features::Feature;
 use headway_metrics::{MasterStatus, NetworkDrops, Overview, Skew, Snapshot};
 
 use super::reload::Generation;
 use super::signals;
+use super::tls::Keys;
 use super::worker::WorkerSlot;
 
 /// Workers that have not answered within this time are reported as unresponsive.
@@ -56,6 +58,9 @@ pub(super) struct Collector {
     collection: Option<Collection>,
     /// Last snapshots of workers that have ended, summed.
     departed: Option<Snapshot>,
+    host_name: String,
+    /// What the kernel had dropped before the server started.
+    network_before: Option<NetworkDrops>,
 }
 
 struct Collection {
@@ -75,6 +80,8 @@ impl Collector {
             id: 0,
             collection: None,
             departed: None,
+            host_name: headway_metrics::overview::host_name(),
+            network_before: NetworkDrops::read(),
         };
         Ok((
             collector,
@@ -193,9 +200,19 @@ impl Collector {
         }
         Overview {
             version: env!("CARGO_PKG_VERSION").into(),
+            host_name: self.host_name.clone(),
+            off: Feature::off(&current.config),
             time_ms: now_ms(),
             master: MasterStatus {
-                network: NetworkDrops::read(),
+                network: NetworkDrops::read().map(|now| match &self.network_before {
+                    Some(before) => now.since(before),
+                    None => now,
+                }),
+                certificate_expiry_s: current
+                    .keys
+                    .as_ref()
+                    .map(Keys::expiry_s)
+                    .unwrap_or_default(),
                 ..master.clone()
             },
             total,

@@ -7,6 +7,7 @@
 mod validity;
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -111,6 +112,17 @@ impl Keys {
             log_line(format_args!("{fault}; clients will refuse it"));
         }
         Ok(())
+    }
+
+    /// When each certificate expires, by its first name. Of several for one name, the first to expire
+    /// counts.
+    pub(super) fn expiry_s(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for (name, until_s) in self.validities.iter().map(Validity::expiry_s) {
+            let known: &mut u64 = all.entry(name).or_insert(until_s);
+            *known = until_s.min(*known);
+        }
+        all
     }
 
     /// The descriptors for a handshake process: settings, tickets, and where challenges are, if it answers

@@ -21,6 +21,7 @@ use headway_embedded::{
 use headway_files::protocol::CustomResult;
 use headway_files::{Answer, Failure, OpenFile, RootId};
 use headway_http::Status;
+use headway_metrics::HandlerLabel;
 use headway_request::{Entry, LookedUp, Piece, Request};
 use headway_respond::handlers::application::response;
 use headway_respond::handlers::{Route, Routes};
@@ -99,10 +100,11 @@ impl EmbeddedApplications {
     fn serve(
         &mut self,
         turn: &mut Turn<'_>,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
         number: usize,
     ) -> Step<Infallible> {
+        request.handler = HandlerLabel::Application;
         let bytes_max = match &self.by_route[number] {
             Some(application) => application.body_bytes_max(),
             None => 0,

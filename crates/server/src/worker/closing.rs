@@ -142,7 +142,7 @@ impl Worker {
         if connection.outgoing.status != 0
             && let Some(request) = connection.phase.request()
         {
-            context.write_log(&connection, request);
+            context.end_request(&connection, request);
         }
         if matches!(connection.phase, Phase::Exchange(_)) {
             self.router.gateway.abandon(context, &mut connection);

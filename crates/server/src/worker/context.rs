@@ -4,20 +4,23 @@
 //! The stages own their state and get this context as an argument. So none of them depends on the
 //! worker, which composes them.
 
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_accept::Reserve;
+use headway_base::random::{Draw, Random};
 use headway_config::{Config, HandlerConfig};
 use headway_connection::{Connection, ConnectionTable, Next};
 use headway_control::{Control, FromWorker};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
 use headway_files::{KnownFile, Pool, Residency, RootId};
+use headway_gateway::TraceContext;
 use headway_http::{Head, HeadLimits};
 use headway_lookup::{LookupContext, VirtualHosts};
 use headway_metrics::calls::{Call, Tracer};
-use headway_metrics::{Counters, Snapshot};
+use headway_metrics::{Counters, RequestDurations, Snapshot};
 use headway_request::{Entry, Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
@@ -41,6 +44,8 @@ pub(super) struct LoopContext {
     pub clock: Clock,
     /// The time at the start of the iteration.
     pub now_ms: u64,
+    /// The same in microseconds.
+    pub now_us: u64,
     pub date: Date,
     /// The time of day at the start of the iteration, in milliseconds since the epoch.
     pub unix_ms: i64,
@@ -57,6 +62,8 @@ pub(super) struct LoopContext {
     pub pool: Pool,
     pub sender: Sender,
     pub log: Option<Log>,
+    /// The source of trace and request IDs, with `trace-context`.
+    pub trace_random: Option<Random>,
     /// The room for bodies and responses that wait.
     pub buffers: BufferRoom,
     /// The buffer into which requests are received; a connection stores only unconsumed input.
@@ -131,8 +138,12 @@ impl LoopContext {
             control,
             events: opened.events,
             tracer: Tracer::disabled(),
-            counters: Counters::default(),
+            counters: Counters {
+                request_durations: RequestDurations::new(&config.hosts),
+                ..Counters::default()
+            },
             now_ms: clock.now_ms(),
+            now_us: clock.now_us(),
             clock,
             date: Date::new(unix_ms.div_euclid(1000)),
             unix_ms,
@@ -151,6 +162,7 @@ impl LoopContext {
             pool: opened.pool,
             sender: opened.sender,
             log: opened.log,
+            trace_random: config.trace_context.then(random),
             buffers: BufferRoom::new(&config),
             // Room for a buffered partial header and as much again, so that receiving always makes
             // progress.
@@ -178,7 +190,7 @@ impl LoopContext {
     /// Reads the clocks, once per iteration. Returns the time in microseconds.
     pub fn tick(&mut self) -> u64 {
         let now_us = self.clock.now_us();
-        self.now_ms = now_us / 1000;
+        (self.now_ms, self.now_us) = (now_us / 1000, now_us);
         self.unix_ms = unix_ms();
         let second = self.unix_ms.div_euclid(1000);
         if second != self.date.second {
@@ -316,13 +328,55 @@ impl LoopContext {
         route.is_some_and(|route| !matches!(route.location.handler, HandlerConfig::Files))
     }
 
-    /// The request with this header, which stands at the start of `received`.
-    pub fn make_request(&mut self, head: &Head<'_>, received: &[u8]) -> Box<Request> {
+    /// The request with this header, which stands at the start of `received`. Its first byte came at
+    /// `started_us`.
+    pub fn make_request(
+        &mut self,
+        head: &Head<'_>,
+        received: &[u8],
+        started_us: u64,
+    ) -> Box<Request> {
         self.counters.requests_received += 1;
         let host = self.hosts.find_for(head.host, head.target).root;
         let mut request = self.requests.make(head, received, host);
-        request.started = self.request_start();
+        request.started_us = started_us;
         request
+    }
+
+    /// The trace of a request on this connection, if there is one.
+    pub fn trace_of(
+        &mut self,
+        connection: &Connection,
+        head: &Head<'_>,
+        received: &[u8],
+    ) -> Option<TraceContext> {
+        let random = self.trace_random.as_mut()?;
+        let request = headway_gateway::Request::new(head, received);
+        let is_trusted = connection.has_trusted_sender();
+        let random = [(); 3].map(|()| random.next_u64());
+        Some(TraceContext::new(&request, is_trusted, random))
+    }
+
+    /// When the first byte of the request came whose header is handled now.
+    pub fn first_byte_us(&self, connection: &Connection) -> u64 {
+        match connection.header_partial {
+            true => connection.header_since_us,
+            false => self.now_us,
+        }
+    }
+
+    /// Accounts for a response that was just finished or aborted: its duration and its log line.
+    pub fn end_request(&mut self, connection: &Connection, request: &Request) {
+        let duration_us = self.clock.now_us().saturating_sub(request.started_us);
+        let of_stream = connection.stream.as_ref().and_then(|of| of.stream.status());
+        let status = of_stream.unwrap_or(connection.outgoing.status);
+        // As in the number of requests by status, one without a byte of a response does not count.
+        if connection.outgoing.sent_bytes > 0 {
+            let (host, handler) = (request.virtual_host.0, request.handler);
+            let durations = &mut self.counters.request_durations;
+            durations.record(host, handler, status, duration_us);
+        }
+        self.write_log(connection, request, status, duration_us);
     }
 
     /// Blocks the loop at one of many requests if `stall-every` asks for it, as a slow call does
@@ -359,6 +413,11 @@ impl LoopContext {
             ..ResponseContext::new(settings, &self.date, head, host, connection.keep_alive)
         }
     }
+}
+
+/// Numbers of a seed that no other worker has. IDs have to be unique, not secret.
+fn random() -> Random {
+    Random::new(RandomState::new().hash_one(std::process::id()))
 }
 
 fn unix_ms() -> i64 {

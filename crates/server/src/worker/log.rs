@@ -2,7 +2,6 @@
 //! process.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use headway_access_log::{LogLine, LogQueue, LogTls};
 use headway_config::{Host, LogConfig};
@@ -54,19 +53,19 @@ impl Log {
 }
 
 impl LoopContext {
-    /// When the header of a request was complete, if that is needed.
-    pub(super) fn request_start(&self) -> Option<Instant> {
-        self.log.as_ref().map(|_| Instant::now())
-    }
-
     /// Logs a response that was just finished or aborted. Of a request that could not be parsed the
     /// first line is logged.
-    pub(super) fn write_log(&mut self, connection: &Connection, request: &Request) {
+    pub(super) fn write_log(
+        &mut self,
+        connection: &Connection,
+        request: &Request,
+        status: u16,
+        duration_us: u64,
+    ) {
         let Some(log) = &mut self.log else { return };
         let head = request.is_parsed().then(|| request.head.head());
         let head = head.as_ref();
         let outgoing = &connection.outgoing;
-        let of_stream = connection.stream.as_ref().and_then(|of| of.stream.status());
         let line = LogLine {
             client: connection.client,
             time_ms: self.unix_ms.max(0) as u64,
@@ -77,19 +76,19 @@ impl LoopContext {
                 None => &request.first_line,
             },
             version: head.map_or("", |head| head.version.as_str()),
-            status: of_stream.unwrap_or(outgoing.status),
+            status,
             bytes: outgoing.sent_bytes.saturating_sub(outgoing.head_bytes),
             referer: head.and_then(|head| head.referer),
             user_agent: head.and_then(|head| head.user_agent),
-            duration_us: request
-                .started
-                .map_or(0, |at| at.elapsed().as_micros() as u64),
+            duration_us,
             tls: connection.tls_summary.as_deref().map(|tls| LogTls {
                 version: tls.version(),
                 cipher: tls.cipher_suite(),
                 server_name: tls.server_name.as_deref(),
                 client: tls.certificate.as_ref().map(|one| one.subject.as_str()),
             }),
+            trace_id: request.trace.as_ref().map(|trace| trace.trace_id()),
+            request_id: request.trace.as_ref().map(|trace| trace.request_id()),
             reason: request.reject_reason,
         };
         if let Some(queue) = log.queue(request) {

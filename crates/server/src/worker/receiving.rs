@@ -36,8 +36,8 @@ impl LoopContext {
     ) -> Next {
         self.counters.requests_received += 1;
         self.counters.count_rejected(reject.kind);
-        let mut request = Box::new(Request::unparsed(input));
-        request.started = self.request_start();
+        let started_us = self.first_byte_us(connection);
+        let mut request = Box::new(Request::unparsed(input, started_us));
         request.reject_reason = Some(reject.reason);
         self.close_with_error(connection, request, reject.status)
     }
@@ -248,7 +248,7 @@ impl LoopContext {
         } else if !connection.header_partial {
             // The deadline runs from the first byte and is not extended, so sending a byte at a
             // time gains nothing.
-            connection.header_partial = true;
+            (connection.header_partial, connection.header_since_us) = (true, self.now_us);
             self.set_timeout(connection, self.config.header_timeout_ms);
         }
         self.watch(connection, Interest::READ);

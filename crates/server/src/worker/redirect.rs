@@ -6,6 +6,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use headway_config::{Endpoint, HandlerConfig};
 use headway_connection::{Connection, Next};
 use headway_http::Status;
+use headway_metrics::HandlerLabel;
 use headway_request::Request;
 
 use super::context::LoopContext;
@@ -21,10 +22,11 @@ impl Handler for DirectoryRedirect {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         _: &mut &[u8],
         (): (),
     ) -> Next {
+        request.handler = HandlerLabel::Redirect;
         let Some(Ok(path)) = request.head.path() else {
             return context.send_error(connection, request, Status::NOT_FOUND);
         };
@@ -93,10 +95,11 @@ impl Handler for LocationRedirect {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
         number: usize,
     ) -> Next {
+        request.handler = HandlerLabel::Redirect;
         let request = match context.skip_body(connection, request, input) {
             Continue(request) => request,
             Break(next) => return next,
@@ -155,10 +158,11 @@ impl Handler for TlsRedirect {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
         (): (),
     ) -> Next {
+        request.handler = HandlerLabel::Redirect;
         let request = match context.skip_body(connection, request, input) {
             Continue(request) => request,
             Break(next) => return next,

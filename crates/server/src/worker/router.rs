@@ -183,7 +183,8 @@ impl Router {
                 {
                     return context.reject_input(connection, &received, &reject);
                 }
-                let mut request = Box::new(Request::unparsed(&received));
+                let started_us = connection.header_since_us;
+                let mut request = Box::new(Request::unparsed(&received, started_us));
                 request.reject_reason = Some("header timeout");
                 return context.close_with_error(connection, request, Status::REQUEST_TIMEOUT);
             }

@@ -396,6 +396,7 @@ impl LoopContext {
         phase: impl FnOnce(Box<Request>) -> Phase,
     ) -> Next {
         request.had_helper = true;
+        self.counters.requests_waited_for_helper += 1;
         self.watch_for_disconnect(connection);
         self.set_timeout(connection, self.config.send_timeout_ms);
         Next::Wait(phase(request))
@@ -535,7 +536,7 @@ impl LoopContext {
     ) -> Disposition {
         let outgoing = &connection.outgoing;
         self.counters.sent_body_bytes += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
-        self.write_log(connection, &request);
+        self.end_request(connection, &request);
         self.requests.recycle(request);
         connection.outgoing.clear();
         connection.requests += 1;

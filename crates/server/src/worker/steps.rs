@@ -267,7 +267,8 @@ impl Worker {
                     return Ok(&input[length..]);
                 }
                 self.context.counters.connections_rejected_per_address += 1;
-                let request = Box::new(Request::unparsed(&input[length..]));
+                let started_us = self.context.first_byte_us(connection);
+                let request = Box::new(Request::unparsed(&input[length..], started_us));
                 let unavailable = Status::SERVICE_UNAVAILABLE;
                 self.context
                     .close_with_error(connection, request, unavailable)
@@ -326,9 +327,11 @@ impl Worker {
                     return self.advance(connection, next);
                 }
             };
+            let started_us = self.context.first_byte_us(connection);
             connection.header_partial = false;
             self.context.find_client(connection, &head, input);
-            let request = self.context.make_request(&head, input);
+            let mut request = self.context.make_request(&head, input, started_us);
+            request.trace = self.context.trace_of(connection, &head, input);
             self.context.stall_if_due();
             input = &input[head.length..];
             let (router, context) = (&mut self.router, &mut self.context);

@@ -14,7 +14,7 @@ pub(super) fn table(out: &mut String, all: &[Upstream]) {
         return;
     }
     out.push_str(
-        "<section class=\"wide\"><h2>Upstreams</h2><div class=\"scroll\"><table><tr><th>Location</th>",
+        "<section class=\"wide\" title=\"Each upstream, as all workers see it. One that fails is ejected for a while.\"><h2>Upstreams</h2><div class=\"scroll\"><table><tr><th>Location</th>",
     );
     out.push_str("<th>Upstream</th><td>Active requests</td><td>Idle connections</td>");
     out.push_str("<td>Consecutive failures</td><th>State</th></tr>");

@@ -27,6 +27,13 @@ impl Validity {
         })
     }
 
+    /// The first name, or the file if there is none, and when the certificate expires.
+    pub(super) fn expiry_s(&self) -> (String, u64) {
+        let name = self.names.first().cloned();
+        let name = name.unwrap_or_else(|| self.file.display().to_string());
+        (name, self.until_s.max(0) as u64)
+    }
+
     fn is_now(&self, now_s: i64) -> bool {
         (self.from_s..=self.until_s).contains(&now_s)
     }

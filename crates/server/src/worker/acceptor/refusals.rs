@@ -113,12 +113,12 @@ impl Refusals {
         };
         let response =
             headway_respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
-        let request = Request::unparsed(head);
+        let request = Request::unparsed(head, context.now_us);
         connection.outgoing = response;
         connection.outgoing.method = request.method;
         // If the socket does not accept these few bytes, the client gets no response.
         let _ = context.transmit(&mut connection);
-        context.write_log(&connection, &request);
+        context.end_request(&connection, &request);
         let socket = connection.socket;
         if more_may_come && self.0.len() < KEPT_MAX {
             let _ = context.tracer.call(Call::Shutdown, || {

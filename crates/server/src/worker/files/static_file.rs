@@ -19,6 +19,7 @@ use std::rc::Rc;
 use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::{Answer, Failure, FoundFile};
 use headway_http::Status;
+use headway_metrics::HandlerLabel;
 use headway_request::{Entry, LookedUp, Piece, Request, Variant};
 use headway_respond::{ContentSource, Representation, variant_file};
 use headway_send::SendProgress;
@@ -42,10 +43,11 @@ impl Handler for StaticFiles {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
         looked_up: Option<LookedUp>,
     ) -> Next {
+        request.handler = HandlerLabel::Files;
         let Break(next) = (|| {
             let request = context.skip_body(connection, request, input)?;
             let request = StaticFiles::check_target(context, connection, request)?;

@@ -49,7 +49,8 @@ impl Handler for Gateway {
         // Header fields of an earlier internal redirect do not apply to a handler's response.
         request.accel_fields = None;
         let handler = &context.routes.get(program.route).location.handler;
-        context.counters.count_handler_request(handler);
+        request.handler = handler.into();
+        context.counters.count_handler_request(request.handler);
         connection.may_have_input = true;
         let mut exchange =
             Box::new(self.new_exchange(context, connection, request, program, upload));

@@ -108,8 +108,9 @@ impl Gateway {
         // The target is new, so this is another request.
         let why = match headway_http::parse(&bytes, &context.limits_of(connection)) {
             Parsed::Complete(head) if is_path(&head.target) => {
-                let mut request = context.make_request(&head, &bytes);
-                request.started = exchange.request.started;
+                let started_us = exchange.request.started_us;
+                let mut request = context.make_request(&head, &bytes, started_us);
+                request.trace = exchange.request.trace;
                 request.redirects = redirects;
                 request.had_helper = exchange.request.had_helper;
                 request.accel_fields = redirect.accel_fields.map(Rc::new);

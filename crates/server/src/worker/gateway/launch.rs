@@ -109,7 +109,8 @@ impl Gateway {
             route,
             hosts.get(request.virtual_host),
             &exchange.program,
-            &headway_gateway::Request::new(&head, request.head.bytes()),
+            &headway_gateway::Request::new(&head, request.head.bytes())
+                .with_trace(request.trace.as_ref()),
             endpoints,
             body_bytes(&head, exchange.upload.bytes),
         ))

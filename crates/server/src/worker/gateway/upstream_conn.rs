@@ -123,7 +123,8 @@ impl Gateway {
             endpoints,
             body_bytes: launch::body_bytes(&head, exchange.upload.bytes),
         };
-        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes());
+        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes())
+            .with_trace(exchange.request.trace.as_ref());
         let codec = new_codec(
             &context.routes,
             upstreams,
