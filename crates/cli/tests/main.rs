@@ -13,6 +13,7 @@ mod load;
 mod output;
 mod package;
 mod reference;
+mod reload;
 mod report;
 mod serving;
 mod trace;

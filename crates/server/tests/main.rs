@@ -4,6 +4,7 @@
 //! and `upstreams` start a whole server (`site`), whose binary is `tests/program`.
 
 mod acme;
+mod activation;
 mod conversation;
 mod site;
 mod support;
@@ -21,4 +22,5 @@ mod reload;
 mod serving;
 mod status;
 mod tls;
+mod upgrade;
 mod upstreams;

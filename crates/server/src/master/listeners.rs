@@ -18,12 +18,17 @@
 
 use headway_accept::DEFER_S;
 use headway_config::{Config, ListenerMode};
+use headway_control::HandedListener;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+
+use super::inherited::Inherited;
+use super::{MasterError, activation, system};
 
 /// Error that prevents listening on an address.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +67,11 @@ impl ListenerOptions {
 
 /// The listeners of all workers.
 #[derive(Debug)]
-pub(super) struct Listeners(Vec<Address>);
+pub(super) struct Listeners {
+    addresses: Vec<Address>,
+    /// Whether the service manager has given sockets. Then workers share them, also after a reload.
+    is_activated: bool,
+}
 
 /// An address and its sockets: at least one for each worker, or one for all.
 #[derive(Debug)]
@@ -71,10 +80,86 @@ struct Address {
     wanted: SocketAddr,
     /// With the port that the kernel chose where it was 0.
     bound: SocketAddr,
+    /// Whether the service manager has given it. Then there is one socket.
+    is_given: bool,
     sockets: Vec<Rc<OwnedFd>>,
 }
 
 impl Listeners {
+    /// The listeners of a server that starts: those that it has inherited, and new ones.
+    pub(super) fn start(
+        inherited: &mut Inherited,
+        config: &mut Config,
+    ) -> Result<Listeners, MasterError> {
+        let known = Listeners::inherited(inherited, config)?;
+        if known.as_ref().is_some_and(Listeners::is_activated) {
+            activation::share(config);
+        }
+        let options = ListenerOptions::of(config);
+        Ok(Listeners::bind(&config.listen, &options, known.as_ref())?)
+    }
+
+    fn inherited(
+        inherited: &mut Inherited,
+        config: &Config,
+    ) -> Result<Option<Listeners>, MasterError> {
+        if let Some(before) = inherited.predecessor() {
+            let address = |handed: &HandedListener| {
+                let sockets = handed.sockets.iter();
+                let sockets = sockets.map(|number| Ok(Rc::new(before.duplicate(*number)?)));
+                Ok(Address {
+                    wanted: handed.wanted,
+                    bound: handed.bound,
+                    is_given: handed.is_given,
+                    sockets: sockets.collect::<io::Result<_>>()?,
+                })
+            };
+            let addresses = before.state.listeners.iter().map(address);
+            return Ok(Some(Listeners {
+                addresses: addresses
+                    .collect::<io::Result<_>>()
+                    .map_err(system("listeners of the program before"))?,
+                is_activated: before.state.is_activated,
+            }));
+        }
+        let given = std::mem::take(&mut inherited.sockets);
+        if given.is_empty() {
+            return Ok(None);
+        }
+        let matched = activation::assign(given, config)?.into_iter();
+        let addresses = matched.map(|matched| Address {
+            wanted: matched.wanted,
+            bound: matched.bound,
+            is_given: true,
+            sockets: vec![Rc::new(matched.socket)],
+        });
+        Ok(Some(Listeners {
+            addresses: addresses.collect(),
+            is_activated: true,
+        }))
+    }
+
+    pub(super) fn is_activated(&self) -> bool {
+        self.is_activated
+    }
+
+    /// All sockets.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.addresses.iter().flat_map(|address| &address.sockets);
+        sockets.map(|socket| socket.as_fd())
+    }
+
+    /// What the next program gets.
+    pub(super) fn handed(&self) -> Vec<HandedListener> {
+        let handed = |address: &Address| HandedListener {
+            wanted: address.wanted,
+            bound: address.bound,
+            is_given: address.is_given,
+            sockets: address.sockets.iter().map(|one| one.as_raw_fd()).collect(),
+        };
+        self.addresses.iter().map(handed).collect()
+    }
+
     /// Binds every address. What `earlier` has bound is used again, with its accept queues.
     pub(super) fn bind(
         addresses: &[SocketAddr],
@@ -84,9 +169,10 @@ impl Listeners {
         let address = |(place, &wanted): (usize, &SocketAddr)| {
             // Several with port 0 are different ones.
             let same = addresses[..place].iter().filter(|same| **same == wanted);
-            let known = earlier.into_iter().flat_map(|earlier| &earlier.0);
+            let known = earlier.into_iter().flat_map(|earlier| &earlier.addresses);
             let mut known = known.filter(|known| known.wanted == wanted);
             let known = known.nth(same.count());
+            let is_given = known.is_some_and(|known| known.is_given);
             let (mut bound, mut sockets) = match known {
                 Some(known) => (known.bound, known.sockets.clone()),
                 None => {
@@ -94,7 +180,8 @@ impl Listeners {
                     (wanted, Vec::new())
                 }
             };
-            let needed = if options.shared { 1 } else { options.workers };
+            let is_one = options.shared || is_given;
+            let needed = if is_one { 1 } else { options.workers };
             while sockets.len() < needed {
                 let socket = open(bound, options)?;
                 // The first bind may choose a port, the others share it.
@@ -104,20 +191,24 @@ impl Listeners {
             Ok(Address {
                 wanted,
                 bound,
+                is_given,
                 sockets,
             })
         };
-        addresses
+        let addresses = addresses
             .iter()
             .enumerate()
             .map(address)
-            .collect::<Result<_, _>>()
-            .map(Listeners)
+            .collect::<Result<_, _>>()?;
+        Ok(Listeners {
+            addresses,
+            is_activated: earlier.is_some_and(|earlier| earlier.is_activated),
+        })
     }
 
     /// The addresses, with the port the kernel chose where it was 0.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.0.iter().map(|address| address.bound).collect()
+        self.addresses.iter().map(|address| address.bound).collect()
     }
 
     /// The sockets of these addresses of one of `workers` workers. If there were more workers earlier, some have several of
@@ -128,7 +219,7 @@ impl Listeners {
         addresses: Range<usize>,
     ) -> Vec<BorrowedFd<'_>> {
         let mut all = Vec::new();
-        for address in &self.0[addresses] {
+        for address in &self.addresses[addresses] {
             let is_one = address.sockets.len() == 1;
             let own = address.sockets.iter().enumerate();
             let own = own.filter(|(place, _)| is_one || place % workers == number);
@@ -163,6 +254,12 @@ pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Bi
 
 /// What keeps a server with this configuration from listening now: for a check without a start.
 pub fn unavailable_addresses(config: &Config) -> Vec<BindError> {
+    unavailable_beside(config, &[])
+}
+
+/// The same for a server that has these addresses already.
+pub(super) fn unavailable_beside(config: &Config, known: &[SocketAddr]) -> Vec<BindError> {
+    let is_new = |address: &&SocketAddr| !known.contains(address);
     let of_status = |error| BindError {
         key: "status",
         ..error
@@ -170,10 +267,12 @@ pub fn unavailable_addresses(config: &Config) -> Vec<BindError> {
     let listen = config
         .listen
         .iter()
+        .filter(is_new)
         .map(|address| check_port_is_free(*address));
     let status = config
         .status
         .iter()
+        .filter(is_new)
         .map(|address| check_port_is_free(*address).map_err(of_status));
     listen.chain(status).filter_map(Result::err).collect()
 }
@@ -337,7 +436,7 @@ mod tests {
             let accept = || rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]);
             assert_eq!(accept().is_ok(), accepted_silent, "{defer}");
             if defer {
-                std::io::Write::write_all(&mut client, b"GET").unwrap();
+                io::Write::write_all(&mut client, b"GET").unwrap();
                 // On the loopback interface the data has arrived when the call returns.
                 accept().unwrap();
             }
