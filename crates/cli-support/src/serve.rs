@@ -6,16 +6,14 @@
 //! The options are made from the keys of the configuration file, so that both have the same names,
 //! values and messages.
 
-use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use headway_latency::format::printable;
-use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
-use headway_server::{Extensions, Options, Programs};
+use headway_server::{Extensions, Inherited, Options, Programs, rehearse_upgrade};
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::io::Write;
@@ -56,7 +54,8 @@ const EXAMPLES: &str = concat!(
     "Booleans: --name, --name=on or --name=off.\n",
     "\n",
     "Signals: SIGTERM and SIGINT let requests in flight finish; a second one stops at once. ",
-    "SIGHUP reads the configuration again; SIGUSR1 reopens the access log.\n",
+    "SIGHUP reads the configuration again; SIGUSR1 reopens the access log; ",
+    "SIGUSR2 replaces the program by a new version.\n",
     "\n",
     "Exit codes: 0 success, 1 failure, 2 usage error.",
 );
@@ -109,6 +108,9 @@ struct Run {
     /// Print only warnings and errors
     #[arg(long, short)]
     quiet: bool,
+    /// Read the state of a running server from standard input, and check whether this program can replace it
+    #[arg(long, hide = true)]
+    rehearse_upgrade: bool,
     /// Program that child processes run, where /proc/self/exe is another one, as under valgrind
     #[arg(long, value_name = "FILE", hide = true)]
     program: Option<PathBuf>,
@@ -259,8 +261,22 @@ fn port(topic: Topic) -> Arg {
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
 pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
-    let checked = check(arguments).map_err(|errors| config_failure(&errors))?;
-    let Checked { config, warnings } = checked;
+    let is_only_check = arguments.run.check || arguments.run.rehearse_upgrade;
+    let inherited = match is_only_check {
+        true => Inherited::default(),
+        false => Inherited::take()?,
+    };
+    let Checked { config, warnings } = match check(arguments) {
+        Ok(checked) => checked,
+        Err(errors) => {
+            inherited.fail(joined(&errors));
+            return Err(config_failure(&errors));
+        }
+    };
+    if arguments.run.rehearse_upgrade {
+        return rehearse_upgrade(config, std::io::stdin())
+            .map_err(|why| Failure::Runtime(anyhow::Error::msg(why)));
+    }
     for warning in warnings {
         warn(&warning.to_string());
     }
@@ -276,8 +292,6 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
     if let Err(error) = raise_descriptor_limit() {
         warn(&format!("raising RLIMIT_NOFILE: {error}"));
     }
-    // What the shell or the service manager had open is no business of the children.
-    close_on_exec_from(3).context("marking descriptors")?;
     let options = Options {
         programs: arguments
             .run
@@ -288,16 +302,24 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
         quiet: arguments.run.quiet,
     };
     let read_config = || {
-        let Checked { config, warnings } = check(arguments).map_err(|errors| {
-            let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            all.join("; ")
-        })?;
+        let Checked { config, warnings } = check(arguments).map_err(|errors| joined(&errors))?;
         for warning in warnings {
             warn(&warning.to_string());
         }
         Ok(config)
     };
-    Ok(headway_server::run(config, options, &read_config)?)
+    Ok(headway_server::run(
+        config,
+        options,
+        &read_config,
+        inherited,
+    )?)
+}
+
+/// All errors in one line.
+fn joined(errors: &[ConfigError]) -> String {
+    let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    all.join("; ")
 }
 
 /// Runs the child of `headway serve` or `headway backend` with this hidden subcommand to its end.

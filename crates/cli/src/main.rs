@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 mod acme;
 mod backend;
+mod reload;
 mod trace;
 mod fileset;
 mod load;
@@ -28,7 +29,7 @@ const PROGRAM: Program = Program {
     groups: &[
         Group {
             name: "Serve",
-            commands: &["serve", "backend", "acme"],
+            commands: &["serve", "reload", "upgrade", "backend", "acme"],
         },
         Group {
             name: "Measure",
@@ -62,6 +63,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments<Server>>),
+    Reload(reload::Reload),
+    Upgrade(reload::Upgrade),
     Backend(Box<backend::Arguments>),
     Acme(acme::Arguments),
     Trace(Box<trace::Arguments>),
@@ -136,6 +139,8 @@ fn main() -> ExitCode {
             return trace::guard(&instance).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Reload(arguments) => reload::reload(&arguments),
+        Command::Upgrade(arguments) => reload::upgrade(&arguments),
         Command::Backend(arguments) => backend::run(&arguments),
         Command::Acme(arguments) => acme::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),

@@ -14,6 +14,7 @@ mod monitoring;
 mod output;
 mod package;
 mod reference;
+mod reload;
 mod report;
 mod serving;
 mod trace;

@@ -21,9 +21,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use headway_config::{Config, LogConfig};
 use headway_metrics::Snapshot;
 
+mod handover;
 mod start_descriptors;
 mod wire;
 
+pub use handover::{
+    FORMAT, HandedListener, HandedProcess, HandedWorker, Handover, Packet, Packets,
+};
 pub use start_descriptors::{
     DescriptorError, OutgoingDescriptors, StartDescriptor, StartDescriptors,
 };

@@ -146,7 +146,7 @@ fn open_packet(
         }
         TAG_MEMFD if !descriptors.is_empty() => {
             let memory = descriptors.remove(0);
-            Ok(Received::Message(from_memfd(&memory)?, descriptors))
+            Ok(Received::Message(from_memfd(memory.as_fd())?, descriptors))
         }
         TAG_MEMFD => Err(ControlError::Malformed(
             "a long packet lost its descriptors".into(),
@@ -155,7 +155,7 @@ fn open_packet(
     }
 }
 
-fn into_memfd(message: &[u8]) -> Result<OwnedFd, ControlError> {
+pub(super) fn into_memfd(message: &[u8]) -> Result<OwnedFd, ControlError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create("headway-control", flags)
         .map_err(|error| system("memfd_create", error))?;
@@ -173,7 +173,7 @@ fn into_memfd(message: &[u8]) -> Result<OwnedFd, ControlError> {
     Ok(memory)
 }
 
-fn from_memfd(memory: &OwnedFd) -> Result<Vec<u8>, ControlError> {
+pub(super) fn from_memfd(memory: BorrowedFd<'_>) -> Result<Vec<u8>, ControlError> {
     let size = rustix::fs::fstat(memory)
         .map_err(|error| system("fstat(memfd)", error))?
         .st_size;

@@ -140,6 +140,7 @@ families! {
         LOG_LINES_DROPPED Counter "headway_log_lines_dropped_total" [stage] "Access log lines dropped, by stage.";
         WORKERS_STUCK Counter "headway_stuck_workers_replaced_total" [] "Workers replaced because they made no progress for worker-timeout. They count as process deaths, too.";
         RELOADS Counter "headway_config_reloads_total" [result] "Reloads of the configuration: done, or failed, so that the one before is in use.";
+        UPGRADES Counter "headway_program_upgrades_total" [result] "Upgrades of the program: done, or failed, so that the one before goes on.";
         ACME_CERTIFICATES Counter "headway_acme_certificates_total" [result] "Orders of automatic certificates, by result. After a failure the previous certificate stays in use.";
         ACME_EXPIRY Gauge "headway_acme_certificate_expiry_seconds" [host] "When the automatic certificate of a name expires, in seconds since 1970. 0 while it is self-signed.";
         TLS_EXPIRY Gauge "headway_tls_certificate_expiry_seconds" [host] "When the certificate in use expires, by its first name, in seconds since 1970.";

@@ -145,6 +145,15 @@ pub struct MasterStatus {
     /// Why the last reload failed; `None` if it did not.
     #[serde(default)]
     pub reload_error: Option<String>,
+    /// How often another program has taken over.
+    #[serde(default)]
+    pub upgrades: u64,
+    /// Upgrades that failed: the program before goes on.
+    #[serde(default)]
+    pub upgrade_failures: u64,
+    /// Why the last upgrade failed; `None` if it did not.
+    #[serde(default)]
+    pub upgrade_error: Option<String>,
     /// Page-cache pinning; `None` where it is off.
     #[serde(default)]
     pub pinned: Option<Pinned>,

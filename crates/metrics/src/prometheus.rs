@@ -180,6 +180,12 @@ impl Metrics {
             self.sample(&families::RELOADS, &[&result], count);
         }
         for (result, count) in [
+            ("done", master.upgrades),
+            ("failed", master.upgrade_failures),
+        ] {
+            self.sample(&families::UPGRADES, &[&result], count);
+        }
+        for (result, count) in [
             ("issued", master.acme_issued),
             ("failed", master.acme_failures),
         ] {

@@ -10,6 +10,7 @@
 pub mod shared_lines;
 pub mod codec;
 pub mod errno;
+pub mod exec;
 pub mod fork;
 pub mod kernel_tls;
 pub mod listen;

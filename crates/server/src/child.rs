@@ -124,12 +124,12 @@ fn become_child_with(name: &CStr, capabilities: CapabilitySet) -> Result<(), Chi
 /// requests in flight would be aborted that the master is about to let finish. The master ends its
 /// children by closing their sockets.
 fn become_child(name: &CStr) -> io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
     // Executing /proc/self/exe would leave the name "exe".
     rustix::thread::set_name(name)?;
     // A handler that only sets a flag: unlike an ignored signal, it is not inherited by exec.
     let seen = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, seen.clone())?;
     }
     Ok(())

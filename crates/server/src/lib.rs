@@ -27,7 +27,10 @@ pub use headway_acme::admin as acme;
 // Settings and their checks, which the entry points take, and the numbers that a server reports.
 pub use headway_config as config;
 pub use headway_metrics as metrics;
-pub use master::{MasterError, Options, Programs, check_tls, run, unavailable_addresses};
+pub use master::{
+    Inherited, MasterError, Options, Programs, check_tls, rehearse_upgrade, run,
+    unavailable_addresses,
+};
 pub use worker::{WorkerError, worker_main};
 
 /// Runs a helper process on its socket until the worker lets it go. It runs jobs of the

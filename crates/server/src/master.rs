@@ -6,9 +6,9 @@
 //! second serves the status page. Children end when their socket to the master is closed.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
@@ -17,52 +17,61 @@ use std::time::{Duration, Instant};
 
 use headway_base::format::printable;
 use headway_config::{Config, SendMethod};
-use headway_control::{FromWorker, Received, ToWorker};
+use headway_control::{FromWorker, Packet, Received, ToWorker};
 use headway_files::Residency;
-use headway_metrics::status;
 use headway_metrics::{MasterStatus, Overview};
 
 mod acme;
+mod activation;
 mod announce;
 mod children;
 mod collector;
 mod companions;
 mod error;
+mod inherited;
 mod listeners;
 mod log;
 mod names;
+mod predecessors;
+mod reaping;
 mod reload;
 mod service;
 mod shared;
 mod signals;
 mod spawn;
+mod status_page;
 mod stopping;
 mod store;
 mod tls;
 mod unix_socket;
+mod upgrade;
 mod watchdog;
 mod worker;
 
 pub use children::Programs;
 pub use collector::OverviewRequester;
 pub use error::MasterError;
+pub use inherited::Inherited;
 pub use listeners::unavailable_addresses;
 pub use reload::ReadConfig;
 pub use tls::check_tls;
+pub use upgrade::rehearse_upgrade;
 
 use acme::Acme;
-use children::ended;
 use collector::Collector;
 use companions::Companions;
-use listeners::{ListenerOptions, Listeners};
+use listeners::Listeners;
 use log::Log;
 use names::Resolver;
+use predecessors::Predecessors;
 use reload::{Generation, Reload};
 use service::Service;
 use signals::Signals;
+use status_page::StatusPage;
 use stopping::Stopping;
 use store::Store;
 use tls::{Renewals, SharedTls};
+use upgrade::{Taken, Upgrade};
 use watchdog::Watchdog;
 use worker::WorkerSlot;
 
@@ -80,17 +89,27 @@ pub struct Options {
 /// Serves until SIGTERM or SIGINT; returns when the last child has ended.
 ///
 /// The first signal lets requests in flight finish within the drain timeout; a second one stops at
-/// once. SIGHUP reads the configuration again, and SIGUSR1 makes the log process reopen its file.
+/// once. SIGHUP reads the configuration again, SIGUSR1 makes the log process reopen its file, and
+/// SIGUSR2 replaces the program.
 pub fn run(
     config: Config,
     options: Options,
     read_config: ReadConfig<'_>,
+    inherited: Inherited,
 ) -> Result<(), MasterError> {
-    let mut master = Master::start(config, options, read_config)?;
-    while !master.is_over() {
-        master.iterate()?;
+    let inherited = RefCell::new(inherited);
+    let serve = || {
+        let mut master = Master::start(config, options, read_config, &inherited)?;
+        while !master.is_over() {
+            master.iterate()?;
+        }
+        master.end()
+    };
+    let served = serve();
+    if let Err(error) = &served {
+        inherited.into_inner().fail(error);
     }
-    master.end()
+    served
 }
 
 struct Helper {
@@ -103,9 +122,17 @@ struct Master<'r> {
     /// The configuration of workers that are started, and what they share.
     current: Rc<Generation>,
     read_config: ReadConfig<'r>,
+    /// The way back to the program before, until workers serve.
+    inherited: &'r RefCell<Inherited>,
+    predecessors: Predecessors,
     /// A reload whose workers are starting.
     reload: Option<Reload>,
     reload_is_due: bool,
+    /// An upgrade whose program is being checked.
+    upgrade: Option<Upgrade>,
+    upgrade_is_due: bool,
+    /// Where an upgrade finds the program.
+    path: PathBuf,
     /// Resolves the names of upstreams, if there are any.
     resolver: Option<Resolver>,
     options: Options,
@@ -116,7 +143,7 @@ struct Master<'r> {
     /// that are never served.
     listeners: Option<Listeners>,
     watchdog: Watchdog,
-    status_address: Option<SocketAddr>,
+    status: Option<StatusPage>,
     slots: Vec<WorkerSlot>,
     helpers: Vec<Helper>,
     companions: Companions,
@@ -132,7 +159,9 @@ struct Master<'r> {
     /// The process that keeps the content store and pins small files for all workers.
     store: Option<Store>,
     own_status: MasterStatus,
+    /// When the server began to serve, and when this program did.
     started: Instant,
+    begun: Instant,
     announced: bool,
     stopping: Option<Stopping>,
     failure: Option<MasterError>,
@@ -148,12 +177,14 @@ enum MasterEvent {
     Reload,
     Names,
     Reopen,
+    Upgrade,
     Child,
     StatusRequest,
     Log,
     Store,
     Acme,
     Worker(usize),
+    Predecessor(usize),
 }
 
 /// Without `cachestat` too many calls would sleep.
@@ -169,20 +200,23 @@ impl<'r> Master<'r> {
         mut config: Config,
         options: Options,
         read_config: ReadConfig<'r>,
+        inherited: &'r RefCell<Inherited>,
     ) -> Result<Master<'r>, MasterError> {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
-        let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config), None)?;
-        let (collector, requester) = Collector::new().map_err(system("wake pipe"))?;
+        inherited::begin();
+        let listeners = Listeners::start(&mut inherited.borrow_mut(), &mut config)?;
+        let (mut collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
-            Some(wanted) => Some(start_status(wanted, requester)?),
+            Some(wanted) => Some(StatusPage::start(wanted, &inherited.borrow(), requester)?),
         };
         let mut programs = options.programs.clone();
         let users = programs.use_accounts(&config);
         users.map_err(system("groups of the user"))?;
         let store = Store::start(&mut config, &programs)?;
-        let shared_tls = SharedTls::default();
+        let taken = Taken::of(&inherited.borrow(), &mut collector, &options)?;
+        let shared_tls = taken.shared_tls;
         let acme = Acme::prepare(&config, &shared_tls)?;
         let current = Generation::new(config, &programs, &shared_tls)?;
         let current = Rc::new(current.with_valid_certificates(None)?);
@@ -195,7 +229,7 @@ impl<'r> Master<'r> {
             collector,
             listeners: Some(listeners),
             watchdog: Watchdog::new(&current.config),
-            status_address: status,
+            status,
             slots: Vec::new(),
             helpers: Vec::new(),
             companions: Companions::default(),
@@ -207,27 +241,27 @@ impl<'r> Master<'r> {
             ending: Vec::new(),
             store,
             own_status: MasterStatus {
-                pid: std::process::id(),
-                start_time_ms: collector::now_ms(),
                 listen,
-                ..MasterStatus::default()
+                ..taken.status
             },
-            started: Instant::now(),
+            started: taken.started,
+            begun: Instant::now(),
             announced: false,
             stopping: None,
             failure: None,
             current,
             read_config,
+            inherited,
+            predecessors: taken.predecessors,
             reload: None,
             reload_is_due: false,
+            upgrade: None,
+            upgrade_is_due: false,
+            path: taken.path,
             resolver,
             options,
         };
-        for number in 0..master.current.config.workers {
-            let place = master.free_slot();
-            master.slots[place].assign(master.current.clone(), number);
-            master.spawn_worker(place)?;
-        }
+        master.start_workers(&master.current.clone())?;
         Ok(master)
     }
 
@@ -239,12 +273,14 @@ impl<'r> Master<'r> {
                 MasterEvent::Reload => self.handle_reload(),
                 MasterEvent::Names => self.handle_new_addresses(),
                 MasterEvent::Reopen => self.handle_reopen(),
+                MasterEvent::Upgrade => self.handle_upgrade(),
                 MasterEvent::Child => drop(signals::drain(&self.signals.child)),
-                MasterEvent::StatusRequest => self.collector.take_requests(&mut self.slots),
+                MasterEvent::StatusRequest => self.handle_status_request(),
                 MasterEvent::Log => self.read_log(),
                 MasterEvent::Store => self.read_store(),
                 MasterEvent::Acme => self.read_acme(),
                 MasterEvent::Worker(number) => self.read_worker(number),
+                MasterEvent::Predecessor(place) => self.read_predecessor(place),
             }
         }
         self.reap();
@@ -253,14 +289,18 @@ impl<'r> Master<'r> {
         self.watch_workers(now);
         self.enforce_deadline(now);
         self.enforce_reload(now);
+        self.watch_upgrade(now);
+        self.watch_takeover(now);
         self.start_acme(now);
         self.look_for_renewals(now);
         self.service.ping(now);
         self.own_status.uptime_ms = self.started.elapsed().as_millis() as u64;
-        if let Some(overview) = self
-            .collector
-            .finish(&self.slots, &self.current, &self.own_status)
-            && !self.announced
+        if let Some(overview) = self.collector.finish(
+            &self.slots,
+            &self.current,
+            &self.own_status,
+            &self.predecessors,
+        ) && !self.announced
             && self.stopping.is_none()
             && self.slots.iter().all(WorkerSlot::is_ready)
         {
@@ -277,9 +317,14 @@ impl<'r> Master<'r> {
             return Ok(());
         }
         self.announced = true;
-        announce::serving(&self.current, &self.options, self.status_address, overview)?;
+        announce::serving(&self.current, &self.options, self.status.as_ref(), overview);
+        match self.finish_upgrade() {
+            true => self.report_result(),
+            false => self.write_ready_file()?,
+        }
         Service::ready();
         self.reload_if_due();
+        self.upgrade_if_due();
         Ok(())
     }
 
@@ -307,6 +352,7 @@ impl<'r> Master<'r> {
             (MasterEvent::Stop, signals.stop.as_fd(), PollFlags::IN),
             (MasterEvent::Reload, signals.reload.as_fd(), PollFlags::IN),
             (MasterEvent::Reopen, signals.reopen.as_fd(), PollFlags::IN),
+            (MasterEvent::Upgrade, signals.upgrade.as_fd(), PollFlags::IN),
             (MasterEvent::Child, signals.child.as_fd(), PollFlags::IN),
             (MasterEvent::StatusRequest, wake, PollFlags::IN),
         ];
@@ -333,6 +379,9 @@ impl<'r> Master<'r> {
                 watched.push((MasterEvent::Worker(number), fd, PollFlags::IN | room));
             }
         }
+        let before = self.predecessors.watched();
+        let before = before.map(|(place, fd)| (MasterEvent::Predecessor(place), fd, PollFlags::IN));
+        watched.extend(before);
         watched
     }
 
@@ -355,6 +404,9 @@ impl<'r> Master<'r> {
             .chain(self.collector.deadline())
             .chain(self.companions.deadline())
             .chain(self.reload_deadline())
+            .chain(self.upgrade_deadline())
+            .chain(self.predecessors.deadline())
+            .chain(self.takeover_deadline())
             .chain(self.service.deadline())
             .chain(self.renewals.deadline(&self.current))
             .min()
@@ -441,76 +493,7 @@ impl<'r> Master<'r> {
                 self.send(other, ToWorker::PollListeners, Vec::new());
             }
         }
-    }
-
-    /// Checks every child, because SIGCHLD does not say which one ended.
-    fn reap(&mut self) {
-        for number in 0..self.slots.len() {
-            let running = self.slots[number].running.as_mut();
-            if let Some(Ok(Some(status))) = running.map(|running| running.child.try_wait()) {
-                // Its last messages first: they may have the reason.
-                self.read_worker(number);
-                self.worker_ended(number, &ended(status));
-            }
-            self.slots[number].reap_ended();
-        }
-        self.helpers
-            .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
-        self.companions
-            .reap(self.stopping.is_some(), &mut self.own_status);
-        if let Some(store) = &mut self.store {
-            store.reap(self.stopping.is_some(), &mut self.own_status);
-        }
-        if let Some(acme) = &mut self.acme {
-            acme.reap(self.stopping.is_some(), &mut self.own_status);
-        }
-    }
-
-    fn worker_ended(&mut self, number: usize, end: &str) {
-        let last = self.slots[number].last.take();
-        self.collector.departed(number, last);
-        self.companions.dismiss(number);
-        let slot = &mut self.slots[number];
-        if let Some(worker) = &slot.worker {
-            worker.generation.shared.release(worker.number);
-        }
-        let reported = slot.why.take();
-        let why = reported.map_or(end.to_owned(), |why| format!("{why} ({end})"));
-        let delay = slot.died(Instant::now()).as_millis();
-        let worker = slot.number();
-        if slot.is_retiring() {
-            slot.free();
-            if end != CLEAN_EXIT && self.stopping.is_none() {
-                log_line(format_args!(
-                    "worker {worker} ended while it drained: {why}"
-                ));
-            }
-            return self.notify_others(number);
-        }
-        if self.stopping.is_some() {
-            slot.restart_at = None;
-            return;
-        }
-        if !self.announced {
-            let user = announce::as_user(&self.current.config);
-            let number = worker;
-            self.failure = Some(MasterError::Worker { number, user, why });
-            return self.stop(Duration::ZERO);
-        }
-        if self
-            .reload
-            .as_ref()
-            .is_some_and(|reload| reload.is_of(&self.slots[number]))
-        {
-            return self.fail_reload(&format!("worker {worker}: {why}"));
-        }
-        self.own_status.worker_deaths += 1;
-        if self.current.config.wakes_one_worker() {
-            self.notify_others(number);
-        }
-        log_line(format_args!(
-            "worker {worker} ended: {why}; restarting it in {delay} ms"
-        ));
+        self.predecessors.send(Packet::PollListeners);
     }
 
     fn restart(&mut self, now: Instant) {
@@ -545,20 +528,6 @@ impl<'r> Master<'r> {
             self.send_log_sockets();
         }
     }
-}
-
-/// Binds the status page before anything else starts, so that a port in use is an error.
-fn start_status(
-    wanted: SocketAddr,
-    requester: OverviewRequester,
-) -> Result<SocketAddr, MasterError> {
-    let (socket, address) = listeners::bind_alone(wanted)?;
-    let listener = TcpListener::from(socket);
-    std::thread::Builder::new()
-        .name("status".into())
-        .spawn(move || status::serve(&listener, &|| requester.request()))
-        .map_err(system("status thread"))?;
-    Ok(address)
 }
 
 fn timespec(duration: Duration) -> Timespec {

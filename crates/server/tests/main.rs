@@ -4,6 +4,7 @@
 //! `unix_sockets` and `upstreams` start a whole server (`site`), whose binary is `tests/program`.
 
 mod acme;
+mod activation;
 mod conversation;
 mod site;
 mod support;
@@ -24,4 +25,5 @@ mod serving;
 mod status;
 mod tls;
 mod unix_sockets;
+mod upgrade;
 mod upstreams;

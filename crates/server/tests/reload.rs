@@ -291,7 +291,7 @@ fn lines_go_to_the_log_of_the_worker_that_answered() {
 }
 
 /// Has the clients end when it is dropped.
-struct AtEnd<'o>(&'o AtomicBool);
+pub struct AtEnd<'o>(pub &'o AtomicBool);
 
 impl Drop for AtEnd<'_> {
     fn drop(&mut self) {
@@ -301,7 +301,7 @@ impl Drop for AtEnd<'_> {
 
 /// Asks again and again until `over`, on new connections and on kept ones; returns the number of
 /// responses.
-fn ask(address: &str, is_kept: bool, over: &AtomicBool) -> u64 {
+pub fn ask(address: &str, is_kept: bool, over: &AtomicBool) -> u64 {
     let mut count = 0;
     let mut kept: Option<TcpStream> = None;
     while !over.load(Ordering::Relaxed) {
@@ -350,7 +350,7 @@ fn no_request_is_lost_while_reloads_change_the_number_of_workers() {
 }
 
 /// Descriptors of a process.
-fn descriptors(pid: i32) -> usize {
+pub fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 

@@ -78,6 +78,14 @@ pub fn read_acceptor(settings: OwnedFd, tickets: OwnedFd) -> io::Result<Acceptor
     Acceptor::new(settings, tickets).map_err(io::Error::other)
 }
 
+/// Reads a sealed `Option<TicketSecret>`.
+///
+/// # Errors
+/// If it cannot be read, as that of another version.
+pub fn read_tickets(tickets: OwnedFd) -> io::Result<Option<TicketSecret>> {
+    decode(&contents(tickets)?).map_err(io::Error::other)
+}
+
 /// Several processes share the descriptor's offset, so it is not used.
 fn contents(memory: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     let file = File::from(memory);

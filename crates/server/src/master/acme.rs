@@ -72,6 +72,10 @@ impl Acme {
         self.running.as_ref().map(|(_, control)| control)
     }
 
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(|(child, _)| child.id())
+    }
+
     /// Asks the process to read the files again.
     fn look(&self) {
         if let Some(control) = self.control() {

@@ -7,38 +7,65 @@ use headway_metrics::Overview;
 use headway_os::replace::replace_file;
 
 use super::reload::Generation;
-use super::{MasterError, Options, log_line};
+use super::status_page::StatusPage;
+use super::{Master, MasterError, Options, log_line, signals};
 
 const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
      served; set user, as in user = \"www-data\" (user = \"root\" keeps this and does not warn)";
 const PROGRAMS_AS_ROOT: &str = "warning: programs run as root, who may change this machine even \
      without capabilities; set program-user";
 
-/// Prints one line per listener, and writes the ready file.
+/// Prints one line per listener.
 pub(super) fn serving(
     current: &Generation,
     options: &Options,
-    status: Option<SocketAddr>,
+    status: Option<&StatusPage>,
     overview: &Overview,
-) -> Result<(), MasterError> {
+) {
     if rustix::process::geteuid().is_root() {
         warn_of_root(&current.config);
     }
     if !options.quiet {
-        print(current, status, overview);
+        print(current, status.map(|status| status.address), overview);
     }
-    if let Some(path) = &options.ready_file {
-        let listen = &overview.master.listen;
-        let pid = overview.master.pid;
-        let ready = serde_json::json!({ "listen": listen, "status": status, "master_pid": pid });
-        replace_file(path, ready.to_string().as_bytes()).map_err(|error| {
-            MasterError::ReadyFile {
-                path: path.clone(),
-                error,
-            }
-        })?;
+}
+
+impl Master<'_> {
+    /// Writes the ready file. `headway reload` and `headway upgrade` read the counts in it.
+    pub(super) fn write_ready_file(&self) -> Result<(), MasterError> {
+        let Some(path) = &self.options.ready_file else {
+            return Ok(());
+        };
+        let status = &self.own_status;
+        let ready = serde_json::json!({
+            "listen": status.listen,
+            "status": self.status.as_ref().map(|status| status.address),
+            "master_pid": status.pid,
+            "version": env!("CARGO_PKG_VERSION"),
+            "reloads": status.reloads,
+            "reload_failures": status.reload_failures,
+            "reload_error": status.reload_error,
+            "upgrades": status.upgrades,
+            "upgrade_failures": status.upgrade_failures,
+            "upgrade_error": status.upgrade_error,
+            "pending": self.is_changing(),
+        });
+        let written = replace_file(path, ready.to_string().as_bytes());
+        written.map_err(|error| MasterError::ReadyFile {
+            path: path.clone(),
+            error,
+        })
     }
-    Ok(())
+
+    /// Writes the result of a reload or an upgrade into the ready file. The server also serves without it.
+    pub(super) fn report_result(&mut self) {
+        // A signal that has come meanwhile is for a change that follows.
+        self.reload_is_due |= signals::drain(&self.signals.reload) > 0;
+        self.upgrade_is_due |= signals::drain(&self.signals.upgrade) > 0;
+        if let Err(error) = self.write_ready_file() {
+            log_line(format_args!("{error}; serving on"));
+        }
+    }
 }
 
 fn warn_of_root(config: &Config) {

@@ -128,6 +128,7 @@ impl Programs {
         command
             .arg0("headway")
             .args(arguments)
+            .env_remove(super::inherited::VARIABLE)
             .stdin(socket)
             .stdout(stdout);
         in_new_session(&mut command);

@@ -10,6 +10,7 @@ use headway_control::ToWorker;
 use headway_metrics::features::Feature;
 use headway_metrics::{MasterStatus, NetworkDrops, Overview, Skew, Snapshot};
 
+use super::predecessors::Predecessors;
 use super::reload::Generation;
 use super::signals;
 use super::tls::Keys;
@@ -98,6 +99,16 @@ impl Collector {
             .map(|collection| collection.deadline)
     }
 
+    /// Sets the numbers of workers that have ended before the program was replaced.
+    pub(super) fn take_over(&mut self, departed: serde_json::Value) {
+        self.departed = serde_json::from_value(departed).unwrap_or_default();
+    }
+
+    /// The same for the next program.
+    pub(super) fn handed(&self) -> serde_json::Value {
+        serde_json::to_value(&self.departed).unwrap_or_default()
+    }
+
     /// Reads requests. Those that come during a collection share its result.
     pub(super) fn take_requests(&mut self, slots: &mut [WorkerSlot]) {
         signals::drain(&self.wake);
@@ -161,12 +172,13 @@ impl Collector {
         slots: &[WorkerSlot],
         current: &Rc<Generation>,
         master: &MasterStatus,
+        before: &Predecessors,
     ) -> Option<Overview> {
         let over = |collection: &mut Collection| {
             collection.waiting.is_empty() || collection.deadline <= Instant::now()
         };
         let collection = self.collection.take_if(over)?;
-        let overview = self.overview(slots, current, master, &collection.waiting);
+        let overview = self.overview(slots, current, (master, before), &collection.waiting);
         for request in &collection.requests {
             // The status thread may have given up.
             let _ = request.0.try_send(overview.clone());
@@ -178,7 +190,7 @@ impl Collector {
         &self,
         slots: &[WorkerSlot],
         current: &Rc<Generation>,
-        master: &MasterStatus,
+        (master, before): (&MasterStatus, &Predecessors),
         late: &[usize],
     ) -> Overview {
         let alive = || {
@@ -192,6 +204,7 @@ impl Collector {
         let seen = own().filter(|(number, _)| !late.contains(number));
         let workers: Vec<Snapshot> = seen.filter_map(|(_, slot)| slot.last.clone()).collect();
         let known = alive().filter_map(|(_, slot)| slot.last.as_ref());
+        let known = known.chain(before.known());
         let unresponsive =
             |(number, slot): &(usize, &WorkerSlot)| late.contains(number) || !slot.is_ready();
         let mut total = Snapshot::total(known.chain(&self.departed));

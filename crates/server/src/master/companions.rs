@@ -141,6 +141,14 @@ impl Companions {
         slots.filter_map(|slot| slot.restart_at).min()
     }
 
+    /// All processes.
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        let running = self.slots.iter().flatten();
+        let running = running.filter_map(|slot| slot.running.as_ref());
+        let running = running.map(|(child, _)| child.id());
+        running.chain(self.leaving.iter().map(Child::id))
+    }
+
     /// Cancels all restarts.
     pub(super) fn cancel_restarts(&mut self) {
         let slots = self.slots.iter_mut().flatten();

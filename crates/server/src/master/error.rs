@@ -38,13 +38,19 @@ pub enum MasterError {
         why: String,
     },
     /// The ready file cannot be written.
-    #[error("cannot write ready file {}: {error}; stopping", path.display())]
+    #[error("cannot write ready file {}: {error}", path.display())]
     ReadyFile {
         /// The file as given.
         path: PathBuf,
         /// The error.
         error: io::Error,
     },
+    /// A socket of the service manager cannot be used.
+    #[error("socket of the service manager: {0}")]
+    Activation(String),
+    /// The workers were not ready in time after an upgrade.
+    #[error("the new workers are not ready after 60 s")]
+    NotReady,
     /// A certificate or a key cannot be used.
     #[error("{0}")]
     Tls(String),

@@ -20,15 +20,19 @@
 
 use headway_accept::DEFER_S;
 use headway_config::{Config, Endpoint, ListenerMode, UnixRights};
+use headway_control::HandedListener;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
+use super::inherited::Inherited;
 use super::unix_socket::{self, SocketFile};
+use super::{MasterError, activation, system};
 
 /// Error that prevents listening on an address.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +74,11 @@ impl ListenerOptions {
 
 /// The listeners of all workers.
 #[derive(Debug)]
-pub(super) struct Listeners(Vec<Address>);
+pub(super) struct Listeners {
+    addresses: Vec<Address>,
+    /// Whether the service manager has given sockets. Then workers share them, also after a reload.
+    is_activated: bool,
+}
 
 /// An address and its sockets: at least one for each worker, or one for all.
 #[derive(Debug)]
@@ -79,12 +87,103 @@ struct Address {
     wanted: Endpoint,
     /// With the port that the kernel chose where it was 0.
     bound: Endpoint,
+    /// Whether the service manager has given it. Then there is one socket.
+    is_given: bool,
     sockets: Vec<Rc<OwnedFd>>,
     /// That of a Unix socket.
     file: Option<Rc<SocketFile>>,
 }
 
 impl Listeners {
+    /// The listeners of a server that starts: those that it has inherited, and new ones.
+    pub(super) fn start(
+        inherited: &mut Inherited,
+        config: &mut Config,
+    ) -> Result<Listeners, MasterError> {
+        let known = Listeners::inherited(inherited, config)?;
+        if known.as_ref().is_some_and(Listeners::is_activated) {
+            activation::share(config);
+        }
+        let options = ListenerOptions::of(config);
+        Ok(Listeners::bind(&config.listen, &options, known.as_ref())?)
+    }
+
+    fn inherited(
+        inherited: &mut Inherited,
+        config: &Config,
+    ) -> Result<Option<Listeners>, MasterError> {
+        if let Some(before) = inherited.predecessor() {
+            let address = |handed: &HandedListener| {
+                let sockets = handed.sockets.iter();
+                let sockets = sockets.map(|number| Ok(Rc::new(before.duplicate(*number)?)));
+                let file = handed.bound.path().zip(handed.file);
+                Ok(Address {
+                    wanted: handed.wanted.clone(),
+                    bound: handed.bound.clone(),
+                    is_given: handed.is_given,
+                    sockets: sockets.collect::<io::Result<_>>()?,
+                    file: file.map(|(path, id)| Rc::new(SocketFile::inherited(path, id))),
+                })
+            };
+            let addresses = before.state.listeners.iter().map(address);
+            return Ok(Some(Listeners {
+                addresses: addresses
+                    .collect::<io::Result<_>>()
+                    .map_err(system("listeners of the program before"))?,
+                is_activated: before.state.is_activated,
+            }));
+        }
+        let given = std::mem::take(&mut inherited.sockets);
+        if given.is_empty() {
+            return Ok(None);
+        }
+        let matched = activation::assign(given, config)?.into_iter();
+        let addresses = matched.map(|matched| Address {
+            wanted: matched.wanted.into(),
+            bound: matched.bound.into(),
+            is_given: true,
+            sockets: vec![Rc::new(matched.socket)],
+            file: None,
+        });
+        Ok(Some(Listeners {
+            addresses: addresses.collect(),
+            is_activated: true,
+        }))
+    }
+
+    pub(super) fn is_activated(&self) -> bool {
+        self.is_activated
+    }
+
+    /// All sockets.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.addresses.iter().flat_map(|address| &address.sockets);
+        sockets.map(|socket| socket.as_fd())
+    }
+
+    /// What the next program gets.
+    pub(super) fn handed(&self) -> Vec<HandedListener> {
+        let handed = |address: &Address| HandedListener {
+            wanted: address.wanted.clone(),
+            bound: address.bound.clone(),
+            is_given: address.is_given,
+            file: address.file.as_ref().map(|file| file.identity()),
+            sockets: address.sockets.iter().map(|one| one.as_raw_fd()).collect(),
+        };
+        self.addresses.iter().map(handed).collect()
+    }
+
+    /// Takes over the files of Unix sockets: there is no way back to the program before.
+    pub(super) fn own_files(&self) {
+        for file in self
+            .addresses
+            .iter()
+            .filter_map(|address| address.file.as_ref())
+        {
+            file.own();
+        }
+    }
+
     /// Binds every address. What `earlier` has bound is used again, with its accept queues.
     pub(super) fn bind(
         addresses: &[Endpoint],
@@ -94,9 +193,10 @@ impl Listeners {
         let address = |(place, wanted): (usize, &Endpoint)| {
             // Several with port 0 are different ones.
             let same = addresses[..place].iter().filter(|same| *same == wanted);
-            let known = earlier.into_iter().flat_map(|earlier| &earlier.0);
+            let known = earlier.into_iter().flat_map(|earlier| &earlier.addresses);
             let mut known = known.filter(|known| known.wanted == *wanted);
             let known = known.nth(same.count());
+            let is_given = known.is_some_and(|known| known.is_given);
             let wanted = match wanted {
                 Endpoint::Tcp(address) => *address,
                 Endpoint::Unix(_) => return Address::of_unix(wanted, options, known),
@@ -108,7 +208,8 @@ impl Listeners {
                     (wanted, Vec::new())
                 }
             };
-            let needed = if options.shared { 1 } else { options.workers };
+            let is_one = options.shared || is_given;
+            let needed = if is_one { 1 } else { options.workers };
             while sockets.len() < needed {
                 let socket = open(bound, options)?;
                 // The first bind may choose a port, the others share it.
@@ -118,21 +219,26 @@ impl Listeners {
             Ok(Address {
                 wanted: wanted.into(),
                 bound: bound.into(),
+                is_given,
                 sockets,
                 file: None,
             })
         };
-        addresses
+        let addresses = addresses
             .iter()
             .enumerate()
             .map(address)
-            .collect::<Result<_, _>>()
-            .map(Listeners)
+            .collect::<Result<_, _>>()?;
+        Ok(Listeners {
+            addresses,
+            is_activated: earlier.is_some_and(|earlier| earlier.is_activated),
+        })
     }
 
     /// The addresses, with the port the kernel chose where it was 0.
     pub(super) fn addresses(&self) -> Vec<Endpoint> {
-        self.0.iter().map(|address| address.bound.clone()).collect()
+        let bound = |address: &Address| address.bound.clone();
+        self.addresses.iter().map(bound).collect()
     }
 
     /// The addresses as texts.
@@ -148,7 +254,7 @@ impl Listeners {
         addresses: Range<usize>,
     ) -> Vec<BorrowedFd<'_>> {
         let mut all = Vec::new();
-        for address in &self.0[addresses] {
+        for address in &self.addresses[addresses] {
             let is_one = address.sockets.len() == 1;
             let own = address.sockets.iter().enumerate();
             let own = own.filter(|(place, _)| is_one || place % workers == number);
@@ -188,6 +294,7 @@ impl Address {
         Ok(Address {
             wanted: wanted.clone(),
             bound: wanted.clone(),
+            is_given: false,
             sockets,
             file: Some(file),
         })
@@ -219,11 +326,18 @@ pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Bi
 
 /// What keeps a server with this configuration from listening now: for a check without a start.
 pub fn unavailable_addresses(config: &Config) -> Vec<BindError> {
+    unavailable_beside(config, &[])
+}
+
+/// The same for a server that has these addresses already.
+pub(super) fn unavailable_beside(config: &Config, known: &[Endpoint]) -> Vec<BindError> {
+    let is_new = |address: &Endpoint| !known.contains(address);
     let of_status = |error| BindError {
         key: "status",
         ..error
     };
-    let listen = config.listen.iter().map(|address| match address {
+    let listen = config.listen.iter().filter(|wanted| is_new(wanted));
+    let listen = listen.map(|address| match address {
         Endpoint::Tcp(address) => check_port_is_free(*address),
         Endpoint::Unix(path) => {
             unix_socket::check(path).map_err(|(call, error)| failed(call, address.clone())(error))
@@ -232,6 +346,7 @@ pub fn unavailable_addresses(config: &Config) -> Vec<BindError> {
     let status = config
         .status
         .iter()
+        .filter(|wanted| is_new(&Endpoint::Tcp(**wanted)))
         .map(|address| check_port_is_free(*address).map_err(of_status));
     listen.chain(status).filter_map(Result::err).collect()
 }
@@ -422,7 +537,7 @@ mod tests {
             let accept = || rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]);
             assert_eq!(accept().is_ok(), accepted_silent, "{defer}");
             if defer {
-                std::io::Write::write_all(&mut client, b"GET").unwrap();
+                io::Write::write_all(&mut client, b"GET").unwrap();
                 // On the loopback interface the data has arrived when the call returns.
                 accept().unwrap();
             }

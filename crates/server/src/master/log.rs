@@ -1,6 +1,6 @@
 //! The log process: it is started before the workers and replaced when it dies.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,12 @@ impl Log {
 
     pub(super) fn control(&self) -> Option<&Control> {
         self.running.as_ref().map(|(_, control)| control)
+    }
+
+    /// The process and the socket, for the next program.
+    pub(super) fn handed(&self) -> Option<(u32, Option<BorrowedFd<'_>>)> {
+        let (child, control) = self.running.as_ref()?;
+        Some((child.id(), Some(control.as_fd())))
     }
 
     /// A socket for a worker's lines. While no log process runs, the other end is closed at once,

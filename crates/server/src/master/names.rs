@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use headway_config::{Config, Resolved, resolve};
+use headway_os::exec::BlockedSignals;
 
 use super::signals;
 
@@ -30,6 +31,8 @@ impl Resolver {
         let (wake, waker) = signals::pair()?;
         let (sender, changes) = channel();
         let (alive, is_over) = channel();
+        // Signals are for the main thread, which blocks them while the program is replaced.
+        let _blocked = BlockedSignals::all();
         std::thread::Builder::new()
             .name("resolver".into())
             .spawn(move || watch(&names, interval, &is_over, &sender, &waker))?;

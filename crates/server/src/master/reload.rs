@@ -22,7 +22,9 @@ use super::store::{self, Store};
 use super::tls::{Keys, SharedTls};
 use super::watchdog::Watchdog;
 use super::worker::WorkerSlot;
-use super::{Master, MasterError, announce, choose_send_method, log_line, signals, system};
+use super::{
+    Master, MasterError, activation, announce, choose_send_method, log_line, signals, system,
+};
 
 /// Time for new workers to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -111,7 +113,7 @@ impl Master<'_> {
     }
 
     pub(super) fn reload_if_due(&mut self) {
-        if !self.announced || self.reload.is_some() || self.stopping.is_some() {
+        if !self.announced || self.is_busy() || self.stopping.is_some() {
             return;
         }
         if !std::mem::take(&mut self.reload_is_due) {
@@ -119,7 +121,7 @@ impl Master<'_> {
         }
         Service::reloading();
         if let Err(why) = (self.read_config)()
-            .and_then(|config| check_fixed(&self.current.config, config))
+            .and_then(|config| check_fixed(&self.current.config, self.activated(config)))
             .and_then(|config| self.begin_reload(config, "configuration reloaded"))
         {
             self.fail_reload(&why);
@@ -133,7 +135,7 @@ impl Master<'_> {
             return;
         };
         let mut config = self.current.config.clone();
-        if self.reload.is_some() || self.stopping.is_some() || !config.set_addresses(&resolved) {
+        if self.is_busy() || self.stopping.is_some() || !config.set_addresses(&resolved) {
             return;
         }
         let done = "names of upstreams have other addresses; workers replaced";
@@ -180,16 +182,21 @@ impl Master<'_> {
             done,
             deadline: Instant::now() + START_TIMEOUT,
         });
+        self.start_workers(&generation).map_err(text)
+    }
+
+    /// Starts all workers of a generation.
+    pub(super) fn start_workers(&mut self, generation: &Rc<Generation>) -> Result<(), MasterError> {
         for number in 0..generation.config.workers {
             let place = self.free_slot();
             self.slots[place].assign(generation.clone(), number);
-            self.spawn_worker(place).map_err(text)?;
+            self.spawn_worker(place)?;
         }
         Ok(())
     }
 
     /// A slot without a worker.
-    pub(super) fn free_slot(&mut self) -> usize {
+    fn free_slot(&mut self) -> usize {
         let free = self.slots.iter().position(|slot| slot.worker.is_none());
         free.unwrap_or_else(|| {
             self.slots.push(WorkerSlot::new());
@@ -233,7 +240,17 @@ impl Master<'_> {
         if !self.options.quiet && earlier.config.listen != self.current.config.listen {
             announce::addresses(&self.current.config, &self.own_status.listen);
         }
+        self.report_result();
         self.reload_if_due();
+        self.upgrade_if_due();
+    }
+
+    /// The configuration as it is for sockets of the service manager, if there are any.
+    fn activated(&self, mut config: Config) -> Config {
+        if self.listeners.as_ref().is_some_and(Listeners::is_activated) {
+            activation::share(&mut config);
+        }
+        config
     }
 
     /// Gives up a reload. What it has started ends, and the server goes on as before.
@@ -256,7 +273,14 @@ impl Master<'_> {
         }
         // It says again which addresses have changed.
         self.start_resolver();
+        self.report_result();
         self.reload_if_due();
+        self.upgrade_if_due();
+    }
+
+    /// Whether a reload or an upgrade runs or is to follow.
+    pub(super) fn is_changing(&self) -> bool {
+        self.reload_is_due || self.upgrade_is_due || self.is_busy()
     }
 
     /// Ends the processes that a reload has started beside its workers.

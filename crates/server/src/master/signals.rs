@@ -1,6 +1,6 @@
 //! Signals as readable file descriptors, so that the master has a single wait.
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
@@ -13,6 +13,8 @@ pub(super) struct Signals {
     pub(super) reload: UnixStream,
     /// SIGUSR1.
     pub(super) reopen: UnixStream,
+    /// SIGUSR2.
+    pub(super) upgrade: UnixStream,
     /// SIGCHLD.
     pub(super) child: UnixStream,
 }
@@ -23,6 +25,7 @@ impl Signals {
             stop: readable_on(&[SIGTERM, SIGINT])?,
             reload: readable_on(&[SIGHUP])?,
             reopen: readable_on(&[SIGUSR1])?,
+            upgrade: readable_on(&[SIGUSR2])?,
             child: readable_on(&[SIGCHLD])?,
         })
     }

@@ -54,6 +54,11 @@ impl Master<'_> {
         if let Some(acme) = &mut self.acme {
             acme.restart_at = None;
         }
+        self.cancel_upgrade();
+        if !self.goes_back() {
+            self.inherited.borrow_mut().forget();
+            self.predecessors.stop(timeout);
+        }
         self.listeners = None;
         if let Some(reload) = self.reload.take() {
             self.abandon(reload);
@@ -92,12 +97,15 @@ impl Master<'_> {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.stopping.is_some() && self.slots.iter().all(|slot| slot.running.is_none())
+        let are_gone = self.goes_back() || self.predecessors.are_gone();
+        let no_worker = self.slots.iter().all(|slot| slot.running.is_none());
+        self.stopping.is_some() && no_worker && are_gone
     }
 
     /// Ends the other children. The workers have ended, so the helpers' sockets are closed and the
     /// log has all lines.
     pub(super) fn end(mut self) -> Result<(), MasterError> {
+        let goes_back = self.goes_back();
         let deadline = Instant::now() + EXIT_TIMEOUT;
         let helpers = self.helpers.iter_mut().map(|helper| &mut helper.child);
         wait_or_kill(helpers, deadline);
@@ -112,6 +120,9 @@ impl Master<'_> {
             log.end(LOG_EXIT_TIMEOUT);
         }
         wait_or_kill(&mut self.ending, Instant::now() + LOG_EXIT_TIMEOUT);
+        if !goes_back {
+            self.predecessors.end();
+        }
         self.failure.map_or(Ok(()), Err)
     }
 }

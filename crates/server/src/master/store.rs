@@ -85,6 +85,12 @@ impl Store {
         }
     }
 
+    /// The process and the socket, for the next program.
+    pub(super) fn handed(&self) -> Option<(u32, Option<BorrowedFd<'_>>)> {
+        let (child, socket) = self.running.as_ref()?;
+        Some((child.id(), Some(socket.as_fd())))
+    }
+
     /// The socket on which its reports arrive.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|(_, socket)| socket.as_fd())

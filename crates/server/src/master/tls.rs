@@ -44,6 +44,23 @@ pub(super) struct SharedTls {
 }
 
 impl SharedTls {
+    /// The state with a secret of tickets from before, if there is one.
+    pub(super) fn with_tickets(secret: Option<TicketSecret>) -> SharedTls {
+        SharedTls {
+            tickets: Rc::new(RefCell::new(secret)),
+            ..SharedTls::default()
+        }
+    }
+
+    /// The secret of tickets for the next program.
+    pub(super) fn tickets(&self) -> Option<TicketSecret> {
+        let mut tickets = self.tickets.borrow_mut();
+        if let Some(secret) = tickets.as_mut() {
+            secret.advance();
+        }
+        tickets.clone()
+    }
+
     /// The memory with challenges for the handshake processes. It is created when it is first needed.
     pub(super) fn challenges(&self) -> io::Result<Rc<ChallengeMemory>> {
         if let Some(made) = self.challenges.get() {
@@ -196,7 +213,7 @@ impl Master<'_> {
     /// Begins a reload if files of certificates have changed, once for each change.
     pub(super) fn look_for_renewals(&mut self, now: Instant) {
         let due = self.renewals.deadline(&self.current);
-        let is_busy = !self.announced || self.reload.is_some() || self.stopping.is_some();
+        let is_busy = !self.announced || self.is_busy() || self.stopping.is_some();
         let (Some(keys), true) = (&self.current.keys, due.is_some_and(|due| due <= now)) else {
             return;
         };

@@ -6,6 +6,7 @@
 //!
 //! Source: unix(7).
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,9 +25,30 @@ pub(super) type Failed = (&'static str, Errno);
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
+    /// Otherwise it is still that of the program before.
+    is_own: Cell<bool>,
 }
 
 impl SocketFile {
+    /// That of the program before, which may need it again until it is [`own`](Self::own)ed.
+    pub(super) fn inherited(path: &Path, identity: (u64, u64)) -> SocketFile {
+        SocketFile {
+            path: path.into(),
+            identity,
+            is_own: Cell::new(false),
+        }
+    }
+
+    /// Device and inode.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// From now on it is removed with this value.
+    pub(super) fn own(&self) {
+        self.is_own.set(true);
+    }
+
     /// Whether the path still leads to this socket.
     pub(super) fn is_there(&self) -> bool {
         identity(&self.path) == Some(self.identity)
@@ -47,7 +69,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_there() {
+        if self.is_own.get() && self.is_there() {
             // What cannot be removed is replaced by the next server.
             let _ = rustix::fs::unlink(&self.path);
         }
@@ -69,6 +91,7 @@ pub(super) fn listen(
     let file = SocketFile {
         path: path.into(),
         identity,
+        is_own: Cell::new(true),
     };
     file.set_rights(rights)?;
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);

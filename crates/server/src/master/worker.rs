@@ -106,6 +106,11 @@ impl WorkerSlot {
             .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
+    /// Processes that have not been reaped.
+    pub(super) fn ended_pids(&self) -> impl Iterator<Item = u32> {
+        self.ended.iter().map(Child::id)
+    }
+
     /// Gives a free slot a worker.
     pub(super) fn assign(&mut self, generation: Rc<Generation>, number: usize) {
         self.delay = RESTART_DELAY_MIN;

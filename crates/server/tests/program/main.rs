@@ -15,14 +15,13 @@ use std::sync::atomic::AtomicBool;
 use headway_embedded::{
     Action, Application, ApplicationKind, Applications, Outcome, Request, State,
 };
-use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::reference;
 use headway_server::config::value::Accepts;
 use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
 use headway_server::research::RESEARCH;
-use headway_server::{Extensions, Options, Programs, child_main};
+use headway_server::{Extensions, Inherited, Options, Programs, child_main, rehearse_upgrade};
 
 /// Servers of the papers are tested as the others are.
 const EXTENSIONS: Extensions = Extensions {
@@ -67,6 +66,7 @@ struct Arguments {
     config: Option<PathBuf>,
     ready_file: Option<PathBuf>,
     is_check: bool,
+    is_rehearsal: bool,
     is_json: bool,
     is_quiet: bool,
     /// Keys of the configuration file, with their texts.
@@ -109,6 +109,7 @@ impl Arguments {
                 "config" => arguments.config = Some(value().into()),
                 "ready-file" => arguments.ready_file = Some(value().into()),
                 "check" => arguments.is_check = true,
+                "rehearse-upgrade" => arguments.is_rehearsal = true,
                 "json" => arguments.is_json = true,
                 "quiet" => arguments.is_quiet = true,
                 name if is_boolean(name) => {
@@ -132,10 +133,22 @@ fn is_boolean(name: &str) -> bool {
 }
 
 fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
-    let Checked { config, warnings } = check(&arguments).map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        lines.join("\nheadway: ")
-    })?;
+    let inherited = match arguments.is_check || arguments.is_rehearsal {
+        true => Inherited::default(),
+        false => Inherited::take()?,
+    };
+    let Checked { config, warnings } = match check(&arguments) {
+        Ok(checked) => checked,
+        Err(errors) => {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            let text = lines.join("\nheadway: ");
+            inherited.fail(&text);
+            return Err(text.into());
+        }
+    };
+    if arguments.is_rehearsal {
+        return Ok(rehearse_upgrade(config, std::io::stdin())?);
+    }
     for warning in warnings {
         eprintln!("headway: warning: {warning}");
     }
@@ -149,7 +162,6 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if let Err(error) = raise_descriptor_limit() {
         eprintln!("headway: warning: raising RLIMIT_NOFILE: {error}");
     }
-    close_on_exec_from(3)?;
     let options = Options {
         programs: Programs::this_binary(),
         ready_file: arguments.ready_file.clone(),
@@ -165,7 +177,12 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
                 .join("; ")
         })
     };
-    Ok(headway_server::run(config, options, &read_config)?)
+    Ok(headway_server::run(
+        config,
+        options,
+        &read_config,
+        inherited,
+    )?)
 }
 
 fn check(arguments: &Arguments) -> Result<Checked, Vec<ConfigError>> {

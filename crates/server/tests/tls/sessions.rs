@@ -88,6 +88,25 @@ fn sessions_are_resumed_by_all_workers_and_after_reloads_and_deaths() {
     }
 }
 
+#[test]
+fn sessions_are_resumed_after_an_upgrade() {
+    for handshakes in ["process", "inline"] {
+        let settings = format!("tls-handshakes = \"{handshakes}\"");
+        let secured = Secured::start(&settings);
+        let server = &secured.server;
+        let known = VERSIONS.map(|version| remembering(&secured, version));
+        assert!(!known.iter().any(|clients| resumes(&secured, clients)));
+        let before = server.children("serve-worker");
+        server.signal(Signal::USR2);
+        server.wait_for("other workers", |server| {
+            let now = server.children("serve-worker");
+            now.len() == 1 && now != before
+        });
+        assert!(known.iter().all(|clients| resumes(&secured, clients)));
+        is_well_over_tls_except_reloads(&secured);
+    }
+}
+
 fn is_well_over_tls_except_reloads(secured: &Secured) {
     is_well_except(&secured.server, waits_for_listener);
 }

@@ -1,0 +1,358 @@
+//! SIGUSR2: another program takes over, and no request is lost meanwhile; whatever is wrong with that
+//! program, the server goes on.
+//!
+//! The server is started by a symbolic link, which the tests replace.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use headway_test_support::{executable, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::reload::{AtEnd, ask, descriptors};
+use crate::site::*;
+
+const REQUEST: &str = "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// A server whose program can be replaced.
+pub struct Upgraded {
+    site: Site,
+    server: Server,
+}
+
+impl Upgraded {
+    fn start(settings: &str) -> Upgraded {
+        Upgraded::start_with(Site::new(), settings)
+    }
+
+    fn start_with(site: Site, settings: &str) -> Upgraded {
+        write_settings(&site, settings);
+        symlink(PROGRAM, site.path("program")).unwrap();
+        let mut program = Command::new(site.path("program"));
+        program.env("HEADWAY_UPGRADE_TIMEOUT_MS", "2000");
+        let server = Server::start_from_file(program, &settings_file(&site));
+        Upgraded { site, server }
+    }
+
+    /// Puts a script in the place of the program. `$PROGRAM` is the right one.
+    fn replace(&self, script: &str) {
+        let text = format!("#!/bin/sh\nPROGRAM='{PROGRAM}'\n{script}\n");
+        let new = self.site.path("program.new");
+        executable::write(&new, &text, 0o755);
+        fs::rename(new, self.site.path("program")).unwrap();
+    }
+
+    fn restore(&self) {
+        fs::remove_file(self.site.path("program")).unwrap();
+        symlink(PROGRAM, self.site.path("program")).unwrap();
+    }
+
+    /// Upgrades and waits until the new workers serve.
+    fn upgrade(&self) {
+        let before = master(&self.server, "upgrades").as_u64();
+        self.server.signal(Signal::USR2);
+        wait_until("the upgrade", || {
+            let now = master(&self.server, "upgrades").as_u64();
+            now > before
+        });
+    }
+
+    /// Upgrades and returns why that fails.
+    fn fail(&self) -> String {
+        let before = master(&self.server, "upgrade_failures").as_u64();
+        self.server.signal(Signal::USR2);
+        wait_until("the failure", || {
+            let now = master(&self.server, "upgrade_failures").as_u64();
+            now > before
+        });
+        let why = master(&self.server, "upgrade_error");
+        why.as_str().unwrap().to_owned()
+    }
+
+    /// Waits until only the workers of the last program are left.
+    fn settle(&self, workers: usize) {
+        self.server
+            .wait_for("the end of the workers before", |server| {
+                server.children("serve-worker").len() == workers
+            });
+    }
+}
+
+/// What the status page says of the master. A request that waits while the program is replaced gets no answer.
+pub fn master(server: &Server, name: &str) -> Value {
+    let mut value = Value::Null;
+    wait_until("a status page", || {
+        let page = headway_test_support::server::get(&server.status, "/status.json").2;
+        let page: Value = serde_json::from_str(&page).unwrap_or_default();
+        value = page["master"][name].clone();
+        page["master"].is_object()
+    });
+    value
+}
+
+fn settings_file(site: &Site) -> PathBuf {
+    site.path("upgraded.toml")
+}
+
+fn write_settings(site: &Site, settings: &str) {
+    let (root, cgi) = (site.path("root"), site.path("cgi"));
+    let text = format!(
+        "root = {root:?}\nlisten = \"127.0.0.1:0\"\nstatus = \"127.0.0.1:0\"\n{settings}\n\
+         [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n"
+    );
+    fs::write(settings_file(site), text).unwrap();
+}
+
+#[test]
+fn no_request_is_lost_in_upgrades_and_the_process_is_the_same() {
+    let upgraded = Upgraded::start("workers = 2\n");
+    let (over, server) = (AtomicBool::new(false), &upgraded.server);
+    let (end, address) = (AtEnd(&over), &server.address);
+    thread::scope(|scope| {
+        // Also if something fails here.
+        let end = end;
+        let over = end.0;
+        let clients = [false, true, false, true]
+            .map(|is_kept| scope.spawn(move || ask(address, is_kept, over)));
+        for _ in 0..3 {
+            upgraded.upgrade();
+        }
+        drop(end);
+        for client in clients {
+            assert!(client.join().unwrap() > 0);
+        }
+    });
+    upgraded.settle(2);
+    let pid = master(server, "pid").as_i64();
+    assert_eq!(pid, Some(i64::from(server.master())));
+    is_well_except(server, waits_for_listener);
+    let printed = upgraded.server.stop();
+    assert_eq!(
+        printed.matches("upgraded from version").count(),
+        3,
+        "{printed}"
+    );
+}
+
+#[test]
+fn connections_from_before_an_upgrade_finish() {
+    let upgraded = Upgraded::start("workers = 1\n");
+    let (site, server) = (&upgraded.site, &upgraded.server);
+    let bytes = 8 << 20;
+    fs::write(site.path("root/large"), vec![b'x'; bytes]).unwrap();
+    let script = "printf 'Content-Type: text/plain\\n\\nbegun,'; until [ -e {notes}/go ]; do sleep 0.01; done; printf ended";
+    site.program("slow", script);
+    let mut kept = server.connect();
+    assert_eq!(send_and_receive(&mut kept, REQUEST).status, 200);
+    let mut download = server.connect();
+    send(
+        &mut download,
+        "GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    );
+    assert_eq!(download.peek(&mut [0]).unwrap(), 1);
+    let mut program = server.connect();
+    send(
+        &mut program,
+        "GET /cgi-bin/slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    );
+    assert_eq!(receive_head(&mut program).unwrap().status, 200);
+    upgraded.upgrade();
+    // The worker before answers once more.
+    let last = send_and_receive(&mut kept, REQUEST);
+    assert_eq!(
+        (last.status, last.field("connection")),
+        (200, Some("close"))
+    );
+    fs::write(site.note("go"), "").unwrap();
+    let mut rest = String::new();
+    program.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("ended"), "{rest}");
+    let mut all = Vec::new();
+    download.read_to_end(&mut all).unwrap();
+    let body = all.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
+    assert!(all.starts_with(b"HTTP/1.1 200 "));
+    assert_eq!(all.len() - body, bytes);
+    upgraded.settle(1);
+    is_well_except(server, waits_for_listener);
+}
+
+#[test]
+fn program_that_cannot_take_over_changes_nothing() {
+    let upgraded = Upgraded::start("workers = 1\n");
+    let server = &upgraded.server;
+    let workers = server.children("serve-");
+    for (script, part) in [
+        ("kill -SEGV $$", "signal 11"),
+        ("echo some reason >&2; exit 3", "some reason"),
+        ("exec sleep 1000", "its checks take too long"),
+        ("exec \"$PROGRAM\" \"$@\" --workers many", "many"),
+    ] {
+        upgraded.replace(script);
+        let why = upgraded.fail();
+        assert!(why.contains(part), "{script}: {why}");
+        assert_eq!(server.children("serve-"), workers, "{script}");
+        assert_eq!(get(server, "/file.txt").status, 200);
+    }
+    fs::remove_file(upgraded.site.path("program")).unwrap();
+    let why = upgraded.fail();
+    assert!(why.contains("No such file"), "{why}");
+    symlink(PROGRAM, upgraded.site.path("program")).unwrap();
+    for (settings, part) in [
+        ("no-such-key = 1\n", "no-such-key"),
+        (
+            "listeners = \"shared\"\n",
+            "listeners: a change needs a restart",
+        ),
+    ] {
+        write_settings(&upgraded.site, settings);
+        let why = upgraded.fail();
+        assert!(why.contains(part), "{settings}: {why}");
+        assert_eq!(server.children("serve-"), workers);
+    }
+    // And a good one takes over afterwards, with other settings.
+    write_settings(&upgraded.site, "workers = 2\n");
+    upgraded.upgrade();
+    upgraded.settle(2);
+    assert!(master(server, "upgrade_error").is_null());
+    is_well_except(server, waits_for_listener);
+    let printed = upgraded.server.stop();
+    assert_eq!(printed.matches("upgrade failed").count(), 7, "{printed}");
+}
+
+/// Passes its checks and then finds no configuration.
+const FAILS_LATER: &str = r#"case "$*" in *--rehearse-upgrade*) ;; *) mv "$3" "$3.away" ;; esac
+exec "$PROGRAM" "$@""#;
+
+/// Waits until the new program has failed and the one before is back. Before, a shell runs, which a signal ends.
+fn wait_for_failure(server: &Server) {
+    let wanted = format!("HEADWAY_UPGRADE={},", server.master());
+    wait_until("the failure", || {
+        let variables = fs::read(format!("/proc/{}/environ", server.master())).unwrap_or_default();
+        let variables = String::from_utf8_lossy(&variables);
+        let state = variables
+            .split('\0')
+            .find_map(|one| one.strip_prefix(&wanted));
+        // The number of the descriptor, the failed attempts and the reason.
+        state.is_some_and(|state| state.split(',').nth(1) != Some("0"))
+    });
+}
+
+#[test]
+fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
+    let upgraded = Upgraded::start("workers = 1\n");
+    let (site, server) = (&upgraded.site, &upgraded.server);
+    let workers = server.children("serve-worker");
+    upgraded.replace(FAILS_LATER);
+    server.signal(Signal::USR2);
+    let away = site.path("upgraded.toml.away");
+    wait_for_failure(server);
+    for _ in 0..10 {
+        assert_eq!(get(server, "/file.txt").status, 200);
+        assert_eq!(server.children("serve-worker"), workers);
+    }
+    upgraded.restore();
+    fs::rename(away, settings_file(site)).unwrap();
+    server.signal(Signal::HUP);
+    wait_until("the end of the failure", || {
+        master(server, "upgrade_failures").as_u64() == Some(1)
+    });
+    let why = master(server, "upgrade_error");
+    assert!(why.as_str().unwrap().contains("upgraded.toml"), "{why}");
+    upgraded.settle(1);
+    upgraded.upgrade();
+    upgraded.settle(1);
+    is_well_except(server, waits_for_listener);
+}
+
+#[test]
+fn server_whose_upgrade_fails_can_be_stopped() {
+    let mut upgraded = Upgraded::start("workers = 1\n");
+    upgraded.replace(FAILS_LATER);
+    let mut kept = upgraded.server.connect();
+    assert_eq!(send_and_receive(&mut kept, REQUEST).status, 200);
+    upgraded.server.signal(Signal::USR2);
+    wait_for_failure(&upgraded.server);
+    upgraded.server.signal(Signal::TERM);
+    assert!(!upgraded.server.wait().success());
+    assert!(TcpStream::connect(&upgraded.server.address).is_err());
+    assert_eq!(kept.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn nothing_is_left_of_the_programs_before() {
+    let site = Site::new();
+    let log = site.path("log");
+    let upgraded = Upgraded::start_with(site, &format!("workers = 1\nlog = {log:?}\n"));
+    let server = &upgraded.server;
+    // Helpers come and go.
+    let kinds = || {
+        let kinds = ["serve-worker", "serve-log", "serve-spawner", "serve-store"];
+        kinds.map(|kind| server.children(kind).len())
+    };
+    let all = || {
+        let pid = server.master();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        children.split_whitespace().count()
+    };
+    let before = descriptors(server.master());
+    for count in 0..5 {
+        get(server, &format!("/file.txt?{count}"));
+        upgraded.upgrade();
+    }
+    wait_until("the end of all that was before", || {
+        let no_zombie = all() == server.children("serve-").len();
+        kinds() == [1; 4] && no_zombie && descriptors(server.master()) <= before
+    });
+    let requests = || {
+        let page = server.status();
+        page["total"]["counters"]["requests_received"].as_u64()
+    };
+    assert_eq!(requests(), Some(5), "the counters go on");
+    upgraded.server.stop();
+    let text = fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("/file.txt?"))
+        .collect();
+    assert_eq!(lines.len(), 5, "{text}");
+}
+
+#[test]
+fn children_end_when_the_process_is_killed_after_an_upgrade() {
+    let mut upgraded = Upgraded::start("workers = 2\n");
+    upgraded.upgrade();
+    upgraded.settle(2);
+    let children = upgraded.server.children("serve-");
+    assert!(children.len() >= 2);
+    headway_test_support::server::kill(upgraded.server.master());
+    upgraded.server.wait();
+    let server = &upgraded.server;
+    wait_until("the end of the children", || {
+        let is_there = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.windows(6).any(|word| word == b"serve-")
+        };
+        !children.iter().any(is_there)
+    });
+    assert!(TcpStream::connect(&server.address).is_err());
+}
+
+#[test]
+fn stop_during_an_upgrade_is_a_stop() {
+    let upgraded = Upgraded::start("workers = 1\n");
+    upgraded.replace("exec sleep 1000");
+    upgraded.server.signal(Signal::USR2);
+    upgraded.server.stop();
+    let upgraded = Upgraded::start("workers = 1\n");
+    for _ in 0..20 {
+        upgraded.server.signal(Signal::USR2);
+    }
+    upgraded.server.stop();
+}
