@@ -12,7 +12,7 @@ fn clients_that_share_a_load_make_one_run() {
     let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let server = Responding::start(GOOD);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let at = (now.unwrap().as_secs_f64() + 2.0).to_string();
+    let at = (now.unwrap().as_secs_f64() + 5.0).to_string();
     let start = |agent: &str, run: &str| {
         let mut command = serving::headway();
         command.args([
@@ -21,7 +21,7 @@ fn clients_that_share_a_load_make_one_run() {
             "--rate",
             "200",
             "-d",
-            "1s",
+            "3s",
             "--warmup",
             "0",
         ]);
