@@ -99,6 +99,35 @@ fn forwarded_follows_rfc_7239_for_ipv6_and_tls() {
 }
 
 #[test]
+fn client_of_a_unix_socket_is_unknown_to_the_upstream() {
+    let unix = Forwarding {
+        remote: "0.0.0.0:0".parse().unwrap(),
+        ..forwarding()
+    };
+    let behind = Forwarding {
+        client: Some("192.0.2.7".parse().unwrap()),
+        ..unix
+    };
+    let itself = Forwarding {
+        client: Some("0.0.0.0".parse().unwrap()),
+        ..unix
+    };
+    for (forwarding, hops, clients) in [
+        (&unix, "for=unknown;host=x;proto=http", "unknown"),
+        (&itself, "for=unknown;host=x;proto=http", "unknown"),
+        (
+            &behind,
+            "for=192.0.2.7, for=unknown;host=x;proto=http",
+            "192.0.2.7, unknown",
+        ),
+    ] {
+        let head = request_head("GET / HTTP/1.1\r\nHost: x\r\n\r\n", forwarding);
+        let expected = format!("\r\nForwarded: {hops}\r\nX-Forwarded-For: {clients}\r\n");
+        assert!(head.contains(&expected), "{head}");
+    }
+}
+
+#[test]
 fn request_headers_are_forwarded_or_removed_as_listed() {
     let rows: &[(&str, &[&str])] = &[
         ("A:\r\nB: c\r\n", &["A: ", "B: c"]),
