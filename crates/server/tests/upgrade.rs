@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use headway_test_support::{executable, wait_until};
+use headway_test_support::{executable, is_running, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -280,6 +280,8 @@ fn server_whose_upgrade_fails_can_be_stopped() {
     upgraded.server.signal(Signal::USR2);
     wait_for_failure(&upgraded.server);
     upgraded.server.signal(Signal::TERM);
+    let pid = upgraded.server.master();
+    wait_until("the end", || !is_running(pid));
     assert!(!upgraded.server.wait().success());
     assert!(TcpStream::connect(&upgraded.server.address).is_err());
     assert_eq!(kept.read(&mut [0; 8]).unwrap(), 0);
