@@ -39,10 +39,18 @@ pub enum LogError {
 
 /// The main function of the log process; `control` is the channel to the master.
 pub fn log_main(control: Control) -> Result<(), LogError> {
+    log_main_with(control, |_| Ok(()))
+}
+
+/// As [`log_main`]; `prepare` confines the process before it opens the file.
+pub fn log_main_with(
+    control: Control,
+    prepare: impl FnOnce(&LogConfig) -> Result<(), String>,
+) -> Result<(), LogError> {
     let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
         return Ok(());
     };
-    let file = match open(&log.path) {
+    let file = match prepare(&log).and_then(|()| open(&log.path)) {
         Ok(file) => file,
         Err(why) => {
             control.send(&FromLog::Failed { why: why.clone() }, &[])?;

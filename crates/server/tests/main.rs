@@ -18,6 +18,7 @@ mod presets;
 mod programs;
 mod proxies;
 mod reload;
+mod sandbox;
 mod serving;
 mod status;
 mod tls;

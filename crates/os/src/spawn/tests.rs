@@ -101,13 +101,14 @@ fn broken_pipe_ends_the_program_when_the_parent_ignores_it() {
 fn resource_limits_are_set_when_they_are_given() {
     let limits = Limits {
         memory_bytes: 1 << 30,
+        cpu_s: 30,
         processes: 4000,
         descriptors: 64,
         process_tag: 0,
     };
     for way in WAYS {
-        let ran = shell("ulimit -v; ulimit -n; ulimit -c", limits, way);
-        assert_eq!(ran.text, "1048576\n64\n0\n", "{way:?}");
+        let ran = shell("ulimit -v; ulimit -t; ulimit -n; ulimit -c", limits, way);
+        assert_eq!(ran.text, "1048576\n30\n64\n0\n", "{way:?}");
     }
 }
 

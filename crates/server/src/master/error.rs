@@ -45,6 +45,9 @@ pub enum MasterError {
         /// The error.
         error: io::Error,
     },
+    /// Processes cannot be confined as required.
+    #[error("{0}; sandbox = \"on\" confines them as far as possible")]
+    Sandbox(String),
     /// A certificate or a key cannot be used.
     #[error("{0}")]
     Tls(String),
