@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::queue::{PACKET_BYTES_MAX, newlines};
@@ -50,8 +50,11 @@ pub fn log_main_with(
     let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
         return Ok(());
     };
-    let file = match prepare(&log).and_then(|()| open(&log.path)) {
-        Ok(file) => file,
+    let paths = log.files().into_iter().map(|file| file.path);
+    let opened =
+        prepare(&log).and_then(|()| paths.map(OpenLog::open).collect::<Result<Vec<_>, _>>());
+    let files = match opened {
+        Ok(files) => files,
         Err(why) => {
             control.send(&FromLog::Failed { why: why.clone() }, &[])?;
             return Err(LogError::Open(why));
@@ -60,10 +63,8 @@ pub fn log_main_with(
     control.send(&FromLog::Ready, &[])?;
     let mut process = LogProcess {
         control: Some(control),
-        file,
-        log,
+        files,
         workers: Vec::new(),
-        torn: false,
         dropped: 0,
         why: String::new(),
         reported: Instant::now(),
@@ -75,20 +76,37 @@ pub fn log_main_with(
 struct LogProcess {
     /// Channel to the master; `None` after the master has ended.
     control: Option<Control>,
-    file: OwnedFd,
-    log: LogConfig,
+    /// By number.
+    files: Vec<OpenLog>,
     workers: Vec<OwnedFd>,
-    /// Whether the last write ended within a line.
-    torn: bool,
     dropped: u64,
     why: String,
     reported: Instant,
     end: Option<Instant>,
 }
 
+/// A file of the log.
+struct OpenLog {
+    path: PathBuf,
+    file: OwnedFd,
+    /// Whether the last write ended within a line.
+    torn: bool,
+}
+
+impl OpenLog {
+    fn open(path: PathBuf) -> Result<OpenLog, String> {
+        let file = open(&path)?;
+        Ok(OpenLog {
+            path,
+            file,
+            torn: false,
+        })
+    }
+}
+
 impl LogProcess {
     fn run(&mut self) -> Result<(), LogError> {
-        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let mut buffer = vec![0; PACKET_BYTES_MAX + 1];
         loop {
             if self.control.is_none() && (self.workers.is_empty() || self.is_past_deadline()) {
                 return Ok(());
@@ -157,17 +175,23 @@ impl LogProcess {
         }
     }
 
-    /// Appends a batch. Lines that cannot be written are dropped and counted; the next batch tries
+    /// Appends a batch to the file whose number is its first byte. Lines that cannot be written are dropped and counted; the next batch tries
     /// again.
-    fn append(&mut self, batch: &[u8]) {
-        if self.torn && write_all(&self.file, b"\n").0 == 1 {
-            self.torn = false;
+    fn append(&mut self, packet: &[u8]) {
+        let Some((number, batch)) = packet.split_first() else {
+            return;
+        };
+        let Some(log) = self.files.get_mut(usize::from(*number)) else {
+            return;
+        };
+        if log.torn && write_all(&log.file, b"\n").0 == 1 {
+            log.torn = false;
         }
-        let (written, failed) = write_all(&self.file, batch);
+        let (written, failed) = write_all(&log.file, batch);
         if let Some(error) = failed {
-            self.torn |= written > 0 && batch[written - 1] != b'\n';
+            log.torn |= written > 0 && batch[written - 1] != b'\n';
             self.dropped += newlines(&batch[written..]);
-            self.why = format!("write({}): {error}", self.log.path.display());
+            self.why = format!("write({}): {error}", log.path.display());
         }
     }
 
@@ -187,15 +211,18 @@ impl LogProcess {
         Ok(())
     }
 
-    /// Reopens the file. If that fails, the old file stays in use: lines in it are better than
-    /// none.
+    /// Reopens the files. If that fails for one, the old file stays in use: lines in it are better
+    /// than none.
     fn reopen(&mut self) {
-        match open(&self.log.path) {
-            Ok(file) => {
-                self.file = file;
-                self.torn = false;
+        let mut failed = Vec::new();
+        for log in &mut self.files {
+            match OpenLog::open(log.path.clone()) {
+                Ok(opened) => *log = opened,
+                Err(why) => failed.push(why),
             }
-            Err(why) => self.notify(&FromLog::Failed { why }),
+        }
+        for why in failed {
+            self.notify(&FromLog::Failed { why });
         }
     }
 

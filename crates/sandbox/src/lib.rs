@@ -135,17 +135,19 @@ impl Rules {
         }
     }
 
-    /// The log process: it opens its file, and another one of that name after a rotation.
-    pub fn of_log(file: &Path) -> Rules {
+    /// The log process: it opens its files, and others of their names after a rotation.
+    pub fn of_log(files: &[PathBuf]) -> Rules {
         let mut write = Vec::new();
-        // A symbolic link may lead to another directory.
-        let target = std::fs::canonicalize(file);
-        for path in std::iter::once(file).chain(target.as_deref().ok()) {
-            let parent = path.parent().unwrap_or(Path::new("/"));
-            write.push(match parent.as_os_str().is_empty() {
-                true => PathBuf::from("."),
-                false => parent.to_owned(),
-            });
+        for file in files {
+            // A symbolic link may lead to another directory.
+            let target = std::fs::canonicalize(file);
+            for path in std::iter::once(file).chain(target.as_ref().ok()) {
+                let parent = path.parent().unwrap_or(Path::new("/"));
+                write.push(match parent.as_os_str().is_empty() {
+                    true => PathBuf::from("."),
+                    false => parent.to_owned(),
+                });
+            }
         }
         Rules {
             write,

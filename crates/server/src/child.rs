@@ -121,8 +121,10 @@ fn handshakes() -> Result<(), ChildError> {
 
 fn log() -> Result<(), ChildError> {
     become_child_with(c"headway-log", CapabilitySet::empty())?;
-    let prepare =
-        |log: &LogConfig| enter(&Rules::of_log(&log.path)).map_err(|error| error.to_string());
+    let prepare = |log: &LogConfig| {
+        let files: Vec<_> = log.files().into_iter().map(|file| file.path).collect();
+        enter(&Rules::of_log(&files)).map_err(|error| error.to_string())
+    };
     Ok(log_main_with(Control::new(socket()?), prepare)?)
 }
 

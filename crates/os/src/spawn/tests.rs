@@ -23,6 +23,7 @@ fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Output {
     let arguments = [c"sh".into(), c"-c".into(), CString::new(script).unwrap()];
     let null = null();
     let program = Program {
+        domain: None,
         path: c"/bin/sh",
         arguments: &arguments,
         environment: &[c"A=b".into(), c"PATH=/bin:/usr/bin".into()],
@@ -123,6 +124,7 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
     for way in WAYS {
         let null = null();
         let program = Program {
+            domain: None,
             path: c"/bin/sh",
             arguments: &[c"sh".into(), c"-c".into(), c"exit 3".into()],
             environment: &[],
@@ -152,6 +154,7 @@ fn process_tag_is_found_when_a_descendant_has_left_group_and_parent() {
     let null = null();
     for way in WAYS {
         let program = Program {
+            domain: None,
             path: c"/bin/sh",
             arguments: &[c"sh".into(), c"-c".into(), CString::new(script).unwrap()],
             environment: &[c"PATH=/bin:/usr/bin".into()],
@@ -212,6 +215,7 @@ fn error_names_the_reason_and_no_process_is_left_when_exec_fails() {
     let null = null();
     for (path, errno) in cases {
         let program = Program {
+            domain: None,
             path: &path,
             arguments: &[c"x".into()],
             environment: &[],
@@ -249,6 +253,7 @@ fn descriptors_are_placed_when_they_have_the_numbers_of_others() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let plan = Plan {
+            domain: None,
             path: ptr::null(),
             arguments: ptr::null(),
             environment: ptr::null(),
