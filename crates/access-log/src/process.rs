@@ -4,7 +4,7 @@
 //! sockets fill up and the workers drop lines, so a full or slow disk costs log lines and nothing
 //! else. It ends when the master has ended, after writing what the workers still send.
 
-use headway_config::LogFile;
+use headway_config::{LogConfig, LogFile};
 use headway_control::{Control, ControlError, FromLog, Received, ToLog};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -40,11 +40,24 @@ pub enum LogError {
 
 /// The main function of the log process; `control` is the channel to the master.
 pub fn log_main(control: Control) -> Result<(), LogError> {
+    log_main_with(control, |_| Ok(()))
+}
+
+/// As [`log_main`]; `prepare` confines the process before it opens the file.
+pub fn log_main_with(
+    control: Control,
+    prepare: impl FnOnce(&LogConfig) -> Result<(), String>,
+) -> Result<(), LogError> {
     let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
         return Ok(());
     };
-    let opened = log.files().into_iter().map(OpenLog::open);
-    let logs = match opened.collect::<Result<Vec<_>, _>>() {
+    let opened = prepare(&log).and_then(|()| {
+        log.files()
+            .into_iter()
+            .map(OpenLog::open)
+            .collect::<Result<Vec<_>, _>>()
+    });
+    let logs = match opened {
         Ok(logs) => logs,
         Err(why) => {
             control.send(&FromLog::Failed { why: why.clone() }, &[])?;

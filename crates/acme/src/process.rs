@@ -33,6 +33,9 @@ pub enum AcmeError {
     /// The channel to the master failed.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// It could not be prepared.
+    #[error("{0}")]
+    Prepare(String),
 }
 
 /// The main function of the ACME process; `control` is the channel to the master.
@@ -40,9 +43,21 @@ pub enum AcmeError {
 /// # Errors
 /// The master cannot be reached.
 pub fn acme_main(control: Control) -> Result<(), AcmeError> {
+    acme_main_with(control, |_| Ok(()))
+}
+
+/// As [`acme_main`]; `prepare` confines the process before it starts a thread.
+///
+/// # Errors
+/// As [`acme_main`], and that of `prepare`.
+pub fn acme_main_with(
+    control: Control,
+    prepare: impl FnOnce(&AcmeConfig) -> Result<(), String>,
+) -> Result<(), AcmeError> {
     let Some((ToAcme::Start { config }, mut descriptors)) = control.receive::<ToAcme>()? else {
         return Ok(());
     };
+    prepare(&config).map_err(AcmeError::Prepare)?;
     let Some(memory) = descriptors.pop().map(ChallengeMemory::shared) else {
         return Ok(());
     };

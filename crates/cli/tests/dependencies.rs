@@ -67,6 +67,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "control",
             "config",
             "metrics",
+            "sandbox",
             "spawner",
             "admission",
             "files",
@@ -113,6 +114,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("access-log", &["config", "control"]),
     ("control", &["config", "metrics"]),
+    // What the kernel lets a process do.
+    ("sandbox", &["os"]),
     ("spawner", &["config", "os"]),
     ("config", &["event", "gateway", "os"]),
     ("admission", &[]),

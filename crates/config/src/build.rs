@@ -119,6 +119,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         temp_directory: temp_directory(&from.temp_directory, to),
         user: users::server_user(&from.user, to),
         program_user: users::program_user(&from.program_user, to),
+        sandbox: value(&from.sandbox).unwrap_or_default(),
         server_header: headers::server(from, to),
         headers: headers::rules(&from.header, to),
         cors: cors::rules(&from.cors, to),

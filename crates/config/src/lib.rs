@@ -79,7 +79,7 @@ pub use networks::{Access, Network, Networks, TrustedProxies};
 pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
-pub use strategy::{HelperBackend, Opening, SendMethod};
+pub use strategy::{HelperBackend, Opening, Sandbox, SendMethod};
 pub use tls::{
     CipherSuite, ClientCertificate, Handshakes, Offload, TlsConfig, TlsIdentity, TlsVersion,
 };
@@ -207,6 +207,9 @@ pub struct Config {
     /// User of the programs that the server starts; `None` is `user`.
     #[serde(default)]
     pub program_user: Option<Account>,
+    /// Whether processes are confined to what their work needs.
+    #[serde(default)]
+    pub sandbox: Sandbox,
     /// Value of the `Server` header; `None` omits it.
     pub server_header: Option<String>,
     /// Rules for response headers of all hosts, in the order of the file.

@@ -31,6 +31,8 @@ const CONCURRENCY_OF_PROXIES: u32 = 256;
 /// Default of `queue`: a request that waits is little more than its connection, and hundreds of long
 /// responses that start at once occupy the handler for seconds only.
 const QUEUE: u32 = 1024;
+/// Default of `open-files-max`, the usual one; more breaks programs that use `select`.
+const OPEN_FILES_MAX: u64 = 1024;
 /// Default of `temp-file-max`.
 const TEMP_FILE_MAX_BYTES: u64 = 64 << 20;
 /// Most bodies and responses in files, per worker.
@@ -56,6 +58,12 @@ pub struct Location {
     pub request_timeout_ms: u64,
     /// Address space of each process of a program; 0 means no limit.
     pub memory_max_bytes: u64,
+    /// CPU time of each process of a program, in whole seconds; 0 means no limit.
+    #[serde(default)]
+    pub cpu_s_max: u64,
+    /// Open files of each process of a program.
+    #[serde(default)]
+    pub open_files_max: u64,
     /// Processes of the user of the server; 0 means no limit, `None` some more than run already.
     pub processes_max: Option<u64>,
     /// A longer response header gets 502.
@@ -400,6 +408,14 @@ fn location(
         timeout_ms,
         request_timeout_ms,
         memory_max_bytes: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
+        cpu_s_max: time(&name("cpu-time-max"), &own.cpu_time_max, 0, 0, to).div_ceil(1000),
+        open_files_max: number(
+            &name("open-files-max"),
+            &own.open_files_max,
+            OPEN_FILES_MAX,
+            8..=1 << 20,
+            to,
+        ),
         processes_max: own.processes_max.is_some().then(|| {
             let key = name("processes-max");
             number(&key, &own.processes_max, 0, 0..=1 << 22, to)

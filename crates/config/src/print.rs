@@ -189,6 +189,7 @@ impl Config {
         if let Some(account) = &self.program_user {
             writeln!(out, "program-user = {}", quoted(account))?;
         }
+        writeln!(out, "sandbox = \"{}\"", self.sandbox)?;
         match &self.server_header {
             Some(server) => writeln!(out, "server-header = {}", quoted(server))?,
             None => writeln!(out, "hide-server-header = true")?,
@@ -395,6 +396,9 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     )?;
     let memory = Bytes(location.memory_max_bytes);
     writeln!(out, "memory-max = \"{memory}\"")?;
+    let cpu = Millis(location.cpu_s_max * 1000);
+    writeln!(out, "cpu-time-max = \"{cpu}\"")?;
+    writeln!(out, "open-files-max = {}", location.open_files_max)?;
     if let Some(processes) = location.processes_max {
         writeln!(out, "processes-max = {processes}")?;
     }

@@ -16,7 +16,7 @@ use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany
 use super::value::{Value, Written};
 use super::{
     AcmeChallenge, CipherSuite, ClientCertificate, EarlyReject, Endpoint, EtagSource, Fallback,
-    FileMode, Handshakes, ListenerMode, LogFormat, Network, Offload, SendMethod, Symlinks,
+    FileMode, Handshakes, ListenerMode, LogFormat, Network, Offload, Sandbox, SendMethod, Symlinks,
     TlsVersion,
 };
 use crate::extensions::KnownExtensions;
@@ -86,6 +86,11 @@ table! {
         /// The server has to be started as root. Programs cannot then reach the memory, the
         /// descriptors or the log of a worker.
         program_user: String, Serving, "that of user", "\"www-cgi\"";
+        /// Whether processes can do only what their work needs: on, off or required.
+        ///
+        /// With on, the server uses what the kernel offers (Landlock and seccomp), and says at start what is
+        /// missing. With required, it does not start then.
+        sandbox: Sandbox, Serving, "on", "\"required\"";
 
         /// File to serve for a directory.
         ///

@@ -68,6 +68,19 @@ named_values! {
 }
 
 named_values! {
+    /// Whether processes are confined to what their work needs.
+    Sandbox, "value of sandbox" {
+        /// As far as the kernel can.
+        #[default]
+        On = "on",
+        /// Not at all.
+        Off = "off",
+        /// Entirely, or the server does not start.
+        Required = "required",
+    }
+}
+
+named_values! {
     /// What does the work that may block.
     HelperBackend, "kind of helper" {
         /// Helper processes.

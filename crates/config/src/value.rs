@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 
 use super::error::Findings;
-use super::strategy::SendMethod;
+use super::strategy::{Sandbox, SendMethod};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::variables;
 use super::{AcmeChallenge, CipherSuite, ClientCertificate, Handshakes, Offload, TlsVersion};
@@ -217,6 +217,7 @@ texts! {
     StatusRange: "status", "STATUS", "", TextOrNumber, "\"success\", \"error\", \"any\", a class such as \"4xx\", or a status such as 404";
     Symlinks: "choice", "inside|owner|none|any", "", Text, "\"inside\", \"owner\", \"none\" or \"any\"";
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
+    Sandbox: "choice", "on|off|required", "", Text, "\"on\", \"off\" or \"required\"";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";
     LogFormat: "choice or template", "FORMAT", "", Text, "\"common\", \"combined\", \"json\" or a template";

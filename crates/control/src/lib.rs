@@ -17,6 +17,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use headway_config::{Config, LogConfig};
 use headway_metrics::Snapshot;
@@ -129,6 +130,18 @@ pub enum FromWorker {
     Failed {
         /// The operation, its object and the error.
         why: String,
+    },
+}
+
+/// From the master to a helper, before the worker has its socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToHelper {
+    /// What it may open, whatever the worker asks.
+    Start {
+        /// Files and directories to read beneath; `None` does not limit reading.
+        read: Option<Vec<PathBuf>>,
+        /// Directories for temporary files.
+        write: Vec<PathBuf>,
     },
 }
 

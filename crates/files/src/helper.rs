@@ -10,6 +10,7 @@
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
 pub(crate) mod bytes;
+mod closed;
 mod copy;
 pub(crate) mod open;
 pub(crate) mod symlinks;
@@ -42,7 +43,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// A file that is found is also read in: whole up to this size, else so far as helpers read at a
@@ -66,6 +67,9 @@ pub struct Tasks<'t> {
     pub render: &'t dyn Fn(&Directory) -> Vec<u8>,
     /// Does custom_jobs.
     pub custom_job: &'t CustomTask,
+    /// The process can open only what is beneath these directories as they were at its start
+    /// (`headway-sandbox`). It ends if it gets another root. Its replacement can open what is beneath that one.
+    pub confined_to: Option<&'t [PathBuf]>,
 }
 
 /// Serves requests on `socket` until the worker closes it. `render` makes listing pages; custom
@@ -84,7 +88,14 @@ pub struct Tasks<'t> {
 /// ```
 pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> io::Result<()> {
     let custom_job = &|_: &[u8]| Err(Failure::Io);
-    helper_main_with(socket, Tasks { render, custom_job })
+    helper_main_with(
+        socket,
+        Tasks {
+            render,
+            custom_job,
+            confined_to: None,
+        },
+    )
 }
 
 /// Serves requests like [`helper_main`], including custom jobs.
@@ -256,6 +267,7 @@ impl Helper<'_> {
         {
             return Err(invalid("roots out of order"));
         }
+        closed::check(self.tasks.confined_to, &opened)?;
         self.roots.put(root, opened);
         Ok(())
     }

@@ -162,6 +162,8 @@ pub struct Pool {
     held: Vec<HeldLookup>,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
+    /// Helpers can open only what is beneath the directories that roots led to when they started.
+    are_confined: bool,
     /// The state of the jobs, and how many helpers were busy, when none might start: so a long queue is
     /// searched once.
     none_may_start: Option<(u64, usize)>,
@@ -188,10 +190,16 @@ impl Pool {
             jobs: Jobs::default(),
             held: Vec::new(),
             waiting_since_ms: None,
+            are_confined: false,
             none_may_start: None,
             closes_waiting_since_ms: None,
             statistics: PoolStatistics::default(),
         }
+    }
+
+    /// Has helpers replaced when a root leads to another directory than at their start: they are confined.
+    pub fn confine_helpers(&mut self) {
+        self.are_confined = true;
     }
 
     /// The list whose descriptors this pool sends to be closed.

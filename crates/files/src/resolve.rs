@@ -344,6 +344,9 @@ impl Opener for CachedOpener<'_> {
             Ok(Some(opened)) => opened,
             Ok(None) | Err(Errno::PERM) => return Err(WalkError::WouldBlock),
             Err(errno) if symlinks.needs_helper(errno) => return Err(WalkError::WouldBlock),
+            Err(Errno::ACCESS) if self.0.roots.may_be_closed() => {
+                return Err(WalkError::WouldBlock);
+            }
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;

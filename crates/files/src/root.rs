@@ -364,6 +364,12 @@ impl Roots {
         self.switches.get()
     }
 
+    /// Whether files of a root may be closed to this process and not to a helper: it may be confined to the
+    /// directories that the roots led to when it started.
+    pub(crate) fn may_be_closed(&self) -> bool {
+        self.switches() > 0
+    }
+
     /// How often the path of a root could not be looked up, so that the last directory stayed.
     pub fn failures(&self) -> u64 {
         self.failures.get()

@@ -9,6 +9,7 @@
 
 pub mod shared_lines;
 pub mod codec;
+pub mod confine;
 pub mod errno;
 pub mod exec;
 pub mod fork;

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use crate::confine::enter_domain;
 use crate::privileges::{CapabilitySet, close_on_exec_from, drop_capabilities};
 
 /// The child's stack until it executes the program; it calls nothing but system calls.
@@ -58,6 +59,8 @@ pub enum SpawnMethod {
 pub struct Limits {
     /// Bytes of address space (`RLIMIT_AS`).
     pub memory_bytes: u64,
+    /// CPU time of each process in seconds (`RLIMIT_CPU`).
+    pub cpu_s: u64,
     /// Processes and threads of the same user (`RLIMIT_NPROC`), those of other programs included.
     /// The limit does not hold for root.
     pub processes: u64,
@@ -87,6 +90,8 @@ pub struct Program<'a> {
     pub error: BorrowedFd<'a>,
     /// Limits of the program. Core files are always off.
     pub limits: Limits,
+    /// A ruleset of Landlock that the program and its descendants are under.
+    pub domain: Option<BorrowedFd<'a>>,
 }
 
 /// What was tried when starting failed.
@@ -196,6 +201,7 @@ pub fn in_new_session(command: &mut std::process::Command) -> &mut std::process:
 ///     output: null.as_fd(),
 ///     error: null.as_fd(),
 ///     limits: Limits::default(),
+///     domain: None,
 /// };
 /// let pid = spawn(&program, SpawnMethod::Vfork)?;
 /// let (_, status) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?.unwrap();
@@ -212,6 +218,7 @@ pub fn spawn(program: &Program<'_>, way: SpawnMethod) -> Result<Pid, SpawnError>
         directory: program.directory.as_ptr(),
         descriptors: [program.input, program.output, program.error].map(|fd| fd.as_raw_fd()),
         limits: program.limits,
+        domain: program.domain.map(|ruleset| ruleset.as_raw_fd()),
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         step: AtomicU8::new(0),
         errno: AtomicI32::new(0),
@@ -246,6 +253,8 @@ struct Plan {
     directory: *const c_char,
     descriptors: [RawFd; 3],
     limits: Limits,
+    /// A ruleset, which this process holds open.
+    domain: Option<RawFd>,
     parent: libc::pid_t,
     /// Where the start failed, and why; 0 for not at all. Written by a child that shares our
     /// memory.
@@ -369,6 +378,9 @@ fn set_limits(plan: &Plan) -> Result<(), Errno> {
     if limits.memory_bytes > 0 {
         limit(libc::RLIMIT_AS, limits.memory_bytes)?;
     }
+    if limits.cpu_s > 0 {
+        limit(libc::RLIMIT_CPU, limits.cpu_s)?;
+    }
     if limits.processes > 0 {
         limit(libc::RLIMIT_NPROC, limits.processes)?;
     }
@@ -422,8 +434,14 @@ fn place_descriptors(plan: &Plan) -> Result<(), Errno> {
     close_on_exec_from(3)
 }
 
-fn drop_privileges(_: &Plan) -> Result<(), Errno> {
-    drop_capabilities(CapabilitySet::empty())
+fn drop_privileges(plan: &Plan) -> Result<(), Errno> {
+    drop_capabilities(CapabilitySet::empty())?;
+    match plan.domain {
+        // SAFETY: the parent holds it open until this process executes or ends, and the duplicates of the
+        // program's own descriptors have other numbers.
+        Some(ruleset) => enter_domain(unsafe { BorrowedFd::borrow_raw(ruleset) }),
+        None => Ok(()),
+    }
 }
 
 /// What the parent ignores (Rust's runtime: SIGPIPE) the program would ignore too, and what it

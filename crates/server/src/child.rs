@@ -11,16 +11,19 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use headway_access_log::process::{LogError, log_main};
-use headway_acme::process::{AcmeError, acme_main};
-use headway_control::Control;
+use headway_access_log::process::{LogError, log_main_with};
+use headway_acme::process::{AcmeError, acme_main_with};
+use headway_config::{AcmeConfig, LogConfig};
+use headway_control::{Control, ControlError, ToHelper};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::process::lets_others_first;
-use headway_spawner::spawner_main;
+use headway_sandbox::{Connect, Demand, Kind, Rules, SandboxError, confine, programs_domain};
+use headway_spawner::spawner_main_with;
 use rustix::process::DumpableBehavior;
 
 use crate::extensions::Extensions;
-use crate::worker::{WorkerError, worker_main};
+use crate::worker::{WorkerError, run_worker};
+use crate::{confinement, run_helper};
 
 /// Why a child ended before its work was done.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +37,15 @@ pub enum ChildError {
     /// The child may not work with more rights than it needs.
     #[error("giving up capabilities: {0}")]
     Capabilities(io::Error),
+    /// The child could not be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The rules of Landlock for programs.
+    #[error("sandbox: Landlock: {0}")]
+    ProgramsDomain(String),
+    /// The channel to the master failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The worker cannot serve.
     #[error(transparent)]
     Worker(#[from] WorkerError),
@@ -64,17 +76,37 @@ pub fn child_main(name: &OsStr, extensions: Extensions) -> Option<Result<(), Chi
 
 fn worker(extensions: Extensions) -> Result<(), ChildError> {
     become_child(c"headway-worker")?;
-    Ok(worker_main(Control::new(socket()?), extensions)?)
+    Ok(run_worker(Control::new(socket()?), extensions, demand())?)
 }
 
 fn helper(extensions: Extensions) -> Result<(), ChildError> {
     become_child_with(c"headway-helper", CapabilitySet::empty())?;
-    Ok(crate::helper_main(socket()?, extensions)?)
+    let socket = socket()?;
+    let Some(demand) = demand() else {
+        return Ok(run_helper(socket, extensions, None)?);
+    };
+    let control = Control::new(socket);
+    // Nothing comes if the master has ended.
+    let Some((order, _)) = control.receive::<ToHelper>()? else {
+        return Ok(());
+    };
+    let rules = confinement::of_helper(order);
+    confine(&rules, demand)?;
+    let socket = control.into_inner();
+    Ok(run_helper(socket, extensions, rules.read.as_deref())?)
 }
 
 fn spawner() -> Result<(), ChildError> {
     become_child(c"headway-spawner")?;
-    Ok(spawner_main(socket()?)?)
+    let domain = match demand() {
+        Some(demand) => {
+            let domain = programs_domain().map_err(ChildError::ProgramsDomain)?;
+            confine(&Rules::of(Kind::Spawner), demand)?;
+            domain
+        }
+        None => None,
+    };
+    Ok(spawner_main_with(socket()?, domain)?)
 }
 
 fn handshakes() -> Result<(), ChildError> {
@@ -83,26 +115,58 @@ fn handshakes() -> Result<(), ChildError> {
     // A signature takes longer than a turn of the worker's loop, and may run on the same CPU. If this call fails,
     // handshakes still work.
     let _ = lets_others_first();
+    enter(&Rules::of(Kind::Handshakes))?;
     Ok(headway_tls::process::handshake_main(socket()?)?)
 }
 
 fn log() -> Result<(), ChildError> {
     become_child_with(c"headway-log", CapabilitySet::empty())?;
-    Ok(log_main(Control::new(socket()?))?)
+    let prepare = |log: &LogConfig| {
+        let (daemons, files): (Vec<_>, Vec<_>) = log
+            .files()
+            .into_iter()
+            .partition(|file| file.daemon().is_some());
+        let files: Vec<_> = files.into_iter().map(|file| file.path).collect();
+        let mut rules = Rules::of_log(&files);
+        if !daemons.is_empty() {
+            rules.connect = Connect::Daemons;
+        }
+        enter(&rules).map_err(|error| error.to_string())
+    };
+    Ok(log_main_with(Control::new(socket()?), prepare)?)
 }
 
 fn acme() -> Result<(), ChildError> {
     become_child_with(c"headway-acme", CapabilitySet::empty())?;
     hide_memory()?;
-    Ok(acme_main(Control::new(socket()?))?)
+    let prepare = |acme: &AcmeConfig| {
+        let rules = Rules::of_acme(acme.authority.as_deref());
+        enter(&rules).map_err(|error| error.to_string())
+    };
+    Ok(acme_main_with(Control::new(socket()?), prepare)?)
 }
 
 fn store() -> Result<(), ChildError> {
     become_child_with(c"headway-store", CapabilitySet::IPC_LOCK)?;
+    enter(&Rules::of_store())?;
     Ok(headway_files::store_main(
         socket()?,
         headway_config::available_now,
     )?)
+}
+
+/// How this child is confined, which is the only thing on its command line beside its kind.
+fn demand() -> Option<Demand> {
+    let word = std::env::args_os().nth(2)?;
+    Demand::from_word(word.to_str()?)
+}
+
+/// Confines this child, if it is to be.
+fn enter(rules: &Rules) -> Result<(), SandboxError> {
+    match demand() {
+        Some(demand) => confine(rules, demand),
+        None => Ok(()),
+    }
 }
 
 /// No other process of the same user may read the keys, by ptrace(2) or in a core dump.

@@ -16,6 +16,7 @@
 mod worker;
 mod master;
 mod child;
+mod confinement;
 mod extensions;
 pub mod research;
 
@@ -36,9 +37,19 @@ pub use worker::{WorkerError, worker_main};
 /// Runs a helper process on its socket until the worker lets it go. It runs jobs of the
 /// applications in these extensions.
 pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std::io::Result<()> {
+    run_helper(socket, extensions, None)
+}
+
+/// Runs a helper. One that is confined can open only what the master allows.
+fn run_helper(
+    socket: std::os::fd::OwnedFd,
+    extensions: Extensions,
+    confined_to: Option<&[std::path::PathBuf]>,
+) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &headway_respond::listing::render,
         custom_job: &move |job| headway_embedded::run_job(*extensions.applications, job),
+        confined_to,
     };
     headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)

@@ -53,6 +53,7 @@ use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
 use router::Router;
 use snapshot::snapshot;
+pub(crate) use start::run_worker;
 use start::setup;
 pub use start::{WorkerError, worker_main};
 use tokens::{CONTROL, DIRECT_PROCESS, HANDSHAKES, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN};

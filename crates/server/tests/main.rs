@@ -21,6 +21,7 @@ mod programs;
 mod proxies;
 mod reload;
 mod request_durations;
+mod sandbox;
 mod serving;
 mod status;
 mod tls;

@@ -41,7 +41,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
 use orphan_reaper::OrphanReaper;
-use program::Program;
+use program::{Confines, Program};
 use stderr_relay::StderrRelay;
 pub use stderr_relay::escape_control;
 use wire::{DESCRIPTORS_MAX, Launch, MESSAGE_BYTES_MAX, SpawnerOrder, SpawnerReport};
@@ -59,6 +59,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// # Errors
 /// A broken socket, or an invalid order. The programs are killed in every case.
 pub fn spawner_main(socket: OwnedFd) -> io::Result<()> {
+    spawner_main_with(socket, None)
+}
+
+/// As [`spawner_main`], with a ruleset of Landlock that each program is under.
+///
+/// # Errors
+/// As [`spawner_main`].
+pub fn spawner_main_with(socket: OwnedFd, domain: Option<OwnedFd>) -> io::Result<()> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let Some(user) = receive_start(&socket, &mut buffer)? else {
         return Ok(());
@@ -76,6 +84,7 @@ pub fn spawner_main(socket: OwnedFd) -> io::Result<()> {
         programs: Vec::new(),
         orphan_reaper: OrphanReaper::default(),
         processes: nproc_limit::processes_of_user(),
+        domain,
         stderr_relay: StderrRelay::new()?,
         buffer,
     };
@@ -112,6 +121,8 @@ struct Spawner {
     orphan_reaper: OrphanReaper,
     /// Number of processes of the user at startup.
     processes: u64,
+    /// What programs are under.
+    domain: Option<OwnedFd>,
     stderr_relay: StderrRelay,
     buffer: Vec<u8>,
 }
@@ -257,7 +268,12 @@ impl Spawner {
 
     fn spawn(&mut self, id: u64, launch: &Launch, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let begun = Instant::now();
-        match Program::start(id, launch, descriptors, self.null.as_fd(), self.processes) {
+        let confines = Confines {
+            null: self.null.as_fd(),
+            processes: self.processes,
+            domain: self.domain.as_ref().map(AsFd::as_fd),
+        };
+        match Program::start(id, launch, descriptors, confines) {
             Ok(program) => {
                 let pid = program.pid();
                 let spawn_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);

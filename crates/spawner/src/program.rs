@@ -22,8 +22,6 @@ use super::wire::{ExitStatus, Launch};
 
 /// Time between SIGTERM and SIGKILL.
 const TERM_TIMEOUT: Duration = Duration::from_millis(1000);
-/// Limit of open descriptors, the usual default; more breaks programs that use `select`.
-const DESCRIPTORS_MAX: u64 = 1024;
 
 /// Whether the worker still needs a program.
 #[derive(Clone, Copy)]
@@ -34,6 +32,17 @@ enum ProgramPhase {
     Released(Instant),
     /// SIGTERM was sent; the program is killed then.
     Terminating(Instant),
+}
+
+/// What all programs of a spawner have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Confines<'s> {
+    /// The input of a program without one.
+    pub(super) null: BorrowedFd<'s>,
+    /// The number of processes of their user.
+    pub(super) processes: u64,
+    /// What they are under.
+    pub(super) domain: Option<BorrowedFd<'s>>,
 }
 
 /// A program of this spawner.
@@ -54,14 +63,12 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts a program. `descriptors`: its output, and its input if there is one. `processes`:
-    /// number of processes of its user.
+    /// Starts a program. `descriptors`: its output, and its input if there is one.
     pub(super) fn start(
         id: u64,
         launch: &Launch,
         descriptors: Vec<OwnedFd>,
-        null: BorrowedFd<'_>,
-        processes: u64,
+        confines: Confines<'_>,
     ) -> Result<Program, SpawnError> {
         let lacking = |errno| SpawnError {
             step: SpawnStage::Descriptors,
@@ -80,15 +87,17 @@ impl Program {
             arguments: &launch.arguments,
             environment: &launch.environment,
             directory: &launch.directory,
-            input: input.as_ref().map_or(null, AsFd::as_fd),
+            input: input.as_ref().map_or(confines.null, AsFd::as_fd),
             output: output.as_ref().map_or(theirs.as_fd(), AsFd::as_fd),
             error: theirs.as_fd(),
             limits: Limits {
                 memory_bytes: launch.memory_bytes_max,
-                processes: nproc_limit::limit_for(launch.processes_max, processes),
-                descriptors: DESCRIPTORS_MAX,
+                cpu_s: launch.cpu_s_max,
+                processes: nproc_limit::limit_for(launch.processes_max, confines.processes),
+                descriptors: launch.open_files_max,
                 process_tag: launch.process_tag,
             },
+            domain: confines.domain,
         };
         let pid = spawn::spawn(&program, SpawnMethod::Vfork)?;
         let process = watch(pid)?;

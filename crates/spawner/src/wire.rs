@@ -32,6 +32,10 @@ pub struct Launch {
     pub process_tag: u64,
     /// Limit of the address space in bytes; 0 means no limit.
     pub memory_bytes_max: u64,
+    /// Limit of the CPU time of each process in seconds; 0 means no limit.
+    pub cpu_s_max: u64,
+    /// Limit of the open files of each process.
+    pub open_files_max: u64,
     /// Limit of the user's processes; 0 means no limit, [`PROCESSES_DEFAULT`] the spawner's
     /// default.
     pub processes_max: u64,
@@ -140,6 +144,8 @@ encoding! {
     struct Launch {
         process_tag,
         memory_bytes_max,
+        cpu_s_max,
+        open_files_max,
         processes_max,
         joined,
         directory,
@@ -201,6 +207,8 @@ mod tests {
         let launch = Launch {
             process_tag: 9 << 59,
             memory_bytes_max: 1 << 40,
+            cpu_s_max: 30,
+            open_files_max: 256,
             processes_max: 7,
             joined: true,
             directory: c"/srv".into(),

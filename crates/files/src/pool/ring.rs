@@ -306,7 +306,10 @@ impl Ring {
                 return self.submit_next(id);
             }
             // Where a symbolic link leads takes more than one call.
-            (_, Err(errno)) if walk.needs_process(errno) => {
+            (_, Err(errno))
+                if walk.needs_process(errno)
+                    || errno == Errno::ACCESS && self.roots.may_be_closed() =>
+            {
                 let Task { started, .. } = self.tasks.remove(&id)?;
                 let outcome = None;
                 return Some(Finished {

@@ -18,9 +18,12 @@ impl Pool {
         (there + usize::from(grow)).clamp(self.limits.min, self.most().max(self.limits.min))
     }
 
-    /// A helper that has been idle too long, while there are more than `min`: deregister it and
+    /// A helper that has been idle too long, while there are more than `min`, or that is outdated: deregister it and
     /// call [`Pool::detach`]. Returns one at a time; repeat until `None`.
     pub fn surplus(&mut self, now_ms: u64) -> Option<HelperSlot> {
+        if let Some(slot) = self.slots.iter().find(|slot| self.is_outdated(slot)) {
+            return Some(slot.id);
+        }
         if self.jobs.queued() > 0 || self.slots.len() <= self.limits.min {
             return None;
         }
@@ -67,7 +70,13 @@ impl Pool {
 
     /// The idle helper used last.
     pub(super) fn idle(&self) -> Option<usize> {
-        self.slots.iter().rposition(Slot::is_idle)
+        let is_usable = |slot: &Slot| slot.is_idle() && !self.is_outdated(slot);
+        self.slots.iter().rposition(is_usable)
+    }
+
+    /// Whether it is idle and cannot open what is beneath a root now.
+    fn is_outdated(&self, slot: &Slot) -> bool {
+        self.are_confined && slot.is_idle() && !slot.knows_all(&self.roots)
     }
 
     fn longest_idle(&self) -> Option<(u64, HelperSlot)> {

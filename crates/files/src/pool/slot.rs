@@ -138,6 +138,14 @@ impl Slot {
         Ok(sent)
     }
 
+    /// Whether it knows the directories of all roots.
+    pub(super) fn knows_all(&self, roots: &Roots) -> bool {
+        let known = (0..).zip(&self.versions);
+        known
+            .into_iter()
+            .all(|(root, version)| *version == roots.version(RootId(root)))
+    }
+
     /// Sends a root if the helper knows an earlier directory of it. Returns `false` if the helper takes no
     /// message.
     pub(super) fn put_root(&mut self, roots: &Roots, root: RootId) -> bool {

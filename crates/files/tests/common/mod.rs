@@ -140,7 +140,14 @@ impl Served {
                 [] => Err(Failure::Forbidden),
                 payload => Ok(payload.repeat(payload.len())),
             };
-            helper_main_with(socket, Tasks { render, custom_job })
+            helper_main_with(
+                socket,
+                Tasks {
+                    render,
+                    custom_job,
+                    confined_to: None,
+                },
+            )
         });
         let slot = pool.attach(worker, 1);
         Served {

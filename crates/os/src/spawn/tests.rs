@@ -23,6 +23,7 @@ fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Output {
     let arguments = [c"sh".into(), c"-c".into(), CString::new(script).unwrap()];
     let null = null();
     let program = Program {
+        domain: None,
         path: c"/bin/sh",
         arguments: &arguments,
         environment: &[c"A=b".into(), c"PATH=/bin:/usr/bin".into()],
@@ -101,13 +102,14 @@ fn broken_pipe_ends_the_program_when_the_parent_ignores_it() {
 fn resource_limits_are_set_when_they_are_given() {
     let limits = Limits {
         memory_bytes: 1 << 30,
+        cpu_s: 30,
         processes: 4000,
         descriptors: 64,
         process_tag: 0,
     };
     for way in WAYS {
-        let ran = shell("ulimit -v; ulimit -n; ulimit -c", limits, way);
-        assert_eq!(ran.text, "1048576\n64\n0\n", "{way:?}");
+        let ran = shell("ulimit -v; ulimit -t; ulimit -n; ulimit -c", limits, way);
+        assert_eq!(ran.text, "1048576\n30\n64\n0\n", "{way:?}");
     }
 }
 
@@ -122,6 +124,7 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
     for way in WAYS {
         let null = null();
         let program = Program {
+            domain: None,
             path: c"/bin/sh",
             arguments: &[c"sh".into(), c"-c".into(), c"exit 3".into()],
             environment: &[],
@@ -151,6 +154,7 @@ fn process_tag_is_found_when_a_descendant_has_left_group_and_parent() {
     let null = null();
     for way in WAYS {
         let program = Program {
+            domain: None,
             path: c"/bin/sh",
             arguments: &[c"sh".into(), c"-c".into(), CString::new(script).unwrap()],
             environment: &[c"PATH=/bin:/usr/bin".into()],
@@ -211,6 +215,7 @@ fn error_names_the_reason_and_no_process_is_left_when_exec_fails() {
     let null = null();
     for (path, errno) in cases {
         let program = Program {
+            domain: None,
             path: &path,
             arguments: &[c"x".into()],
             environment: &[],
@@ -248,6 +253,7 @@ fn descriptors_are_placed_when_they_have_the_numbers_of_others() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let plan = Plan {
+            domain: None,
             path: ptr::null(),
             arguments: ptr::null(),
             environment: ptr::null(),

@@ -98,6 +98,8 @@ pub fn launch(
     Launch {
         process_tag,
         memory_bytes_max: location.memory_max_bytes,
+        cpu_s_max: location.cpu_s_max,
+        open_files_max: location.open_files_max,
         processes_max: location.processes_max.unwrap_or(PROCESSES_DEFAULT),
         directory: string(directory_of(&program.file)),
         arguments: vec![path.clone()],
@@ -117,6 +119,8 @@ pub fn launch_direct(route: &Route, command: &[String], process_tag: u64) -> Lau
     Launch {
         process_tag,
         memory_bytes_max: location.memory_max_bytes,
+        cpu_s_max: location.cpu_s_max,
+        open_files_max: location.open_files_max,
         processes_max: location.processes_max.unwrap_or(PROCESSES_DEFAULT),
         directory: string(directory_of(program)),
         path: string(program),

@@ -5,15 +5,21 @@ use std::net::SocketAddr;
 use headway_config::{Account, Config};
 use headway_metrics::Overview;
 use headway_os::replace::replace_file;
+use headway_sandbox::Support;
 
 use super::reload::Generation;
 use super::status_page::StatusPage;
 use super::{Master, MasterError, Options, log_line, signals};
+use crate::confinement;
 
 const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
      served; set user, as in user = \"www-data\" (user = \"root\" keeps this and does not warn)";
 const PROGRAMS_AS_ROOT: &str = "warning: programs run as root, who may change this machine even \
      without capabilities; set program-user";
+
+/// What root is needed for.
+const STAYS_ROOT: &str = "the master alone stays root, to bind addresses, to read keys and to start processes \
+     as other users";
 
 /// Prints one line per listener.
 pub(super) fn serving(
@@ -25,6 +31,7 @@ pub(super) fn serving(
     if rustix::process::geteuid().is_root() {
         warn_of_root(&current.config);
     }
+    warn_of_sandbox(current);
     if !options.quiet {
         print(current, status.map(|status| status.address), overview);
     }
@@ -78,6 +85,21 @@ fn warn_of_root(config: &Config) {
     }
 }
 
+/// Says what is not confined, unless that is the configuration.
+fn warn_of_sandbox(current: &Generation) {
+    if current.programs.sandbox.is_none() {
+        return;
+    }
+    for lack in Support::probe().lacks() {
+        log_line(format_args!("sandbox: {lack}"));
+    }
+    if let Some(why) = confinement::workers_need_more(&current.config) {
+        log_line(format_args!(
+            "sandbox: workers and helpers are not confined: {why}"
+        ));
+    }
+}
+
 /// ` as NAME:GROUP`, if children are not the user of the master.
 pub(super) fn as_user(config: &Config) -> String {
     let other = config.user.as_ref().filter(|account| !account.is_root());
@@ -87,6 +109,9 @@ pub(super) fn as_user(config: &Config) -> String {
 fn print(current: &Generation, status: Option<SocketAddr>, overview: &Overview) {
     let config = &current.config;
     addresses(config, &overview.master.listen);
+    if rustix::process::geteuid().is_root() && !as_user(config).is_empty() {
+        log_line(STAYS_ROOT);
+    }
     let keys = current.keys.as_ref();
     if let (Some(tls), Some(print)) = (&config.tls, keys.and_then(|keys| keys.development.as_ref()))
     {

@@ -1,7 +1,7 @@
 //! How the master starts its children: the same binary, exec'd, with a socket as standard input.
 //!
-//! A child gets nothing on its command line and inherits no other file descriptor. What it needs
-//! comes through its socket, and the child ends when that is closed. Each child is a session of its
+//! A child gets nothing on its command line but whether it is confined, and inherits no other file
+//! descriptor. What it needs comes through its socket, and the child ends when that is closed. Each child is a session of its
 //! own, so that Ctrl-C in the terminal reaches only the master, which then drains, and no child can
 //! type into the terminal.
 
@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use headway_config::Config;
+use headway_config::{Config, Sandbox};
 use headway_os::privileges::CapabilitySet;
 use headway_os::spawn::in_new_session;
 use headway_os::user::Identity;
+use headway_sandbox::Demand;
+
+use crate::confinement;
 
 /// When the log process and the store process are started again after a death.
 pub(super) const RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -44,6 +47,12 @@ pub struct Programs {
     pub(super) user: Option<Identity>,
     /// Whether a spawner is root in spite of it: it starts programs as another user.
     pub(super) spawner_is_root: bool,
+    /// How they are confined; `None` is not at all.
+    pub(super) sandbox: Option<Demand>,
+    /// Whether that includes workers and helpers.
+    pub(super) workers_are_confined: bool,
+    /// Whether they may be confined: not under a program such as valgrind, which makes calls of its own.
+    pub(super) may_be_confined: bool,
 }
 
 /// The kinds of children.
@@ -88,6 +97,9 @@ impl Programs {
             acme: vec!["serve-acme".into()],
             user: None,
             spawner_is_root: false,
+            sandbox: None,
+            workers_are_confined: false,
+            may_be_confined: true,
         }
     }
 
@@ -95,18 +107,34 @@ impl Programs {
     pub fn of_binary(program: &Path) -> Programs {
         Programs {
             program: program.to_path_buf(),
+            may_be_confined: false,
             ..Programs::this_binary()
         }
     }
 
-    /// Has the children be the users of this configuration.
+    /// Has the children be the users of this configuration, and confined as it says.
     pub(super) fn use_accounts(&mut self, config: &Config) -> io::Result<()> {
         self.spawner_is_root = config.program_user.is_some();
+        self.sandbox = match config.sandbox {
+            Sandbox::On => Some(Demand::Possible),
+            Sandbox::Required => Some(Demand::Required),
+            Sandbox::Off => None,
+        };
+        self.sandbox = self.sandbox.filter(|_| self.may_be_confined);
+        self.workers_are_confined = confinement::workers_need_more(config).is_none();
         self.user = match &config.user {
             Some(account) => account.identity()?,
             None => None,
         };
         Ok(())
+    }
+
+    /// How a child is confined.
+    pub(super) fn sandbox_of(&self, role: Role) -> Option<Demand> {
+        self.sandbox.filter(|_| match role {
+            Role::Worker | Role::Helper => self.workers_are_confined,
+            Role::Log | Role::Store | Role::Spawner | Role::Handshakes | Role::Acme => true,
+        })
     }
 
     pub(super) fn spawn(&self, role: Role, socket: OwnedFd) -> io::Result<Child> {
@@ -129,6 +157,7 @@ impl Programs {
             .arg0("headway")
             .args(arguments)
             .env_remove(super::inherited::VARIABLE)
+            .args(self.sandbox_of(role).map(Demand::word))
             .stdin(socket)
             .stdout(stdout);
         in_new_session(&mut command);

@@ -51,6 +51,9 @@ pub enum MasterError {
     /// The workers were not ready in time after an upgrade.
     #[error("the new workers are not ready after 60 s")]
     NotReady,
+    /// Processes cannot be confined as required.
+    #[error("{0}; sandbox = \"on\" confines them as far as possible")]
+    Sandbox(String),
     /// A certificate or a key cannot be used.
     #[error("{0}")]
     Tls(String),

@@ -7,8 +7,9 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use headway_config::{Config, ListenerMode};
+use headway_config::{Config, ListenerMode, Sandbox};
 use headway_control::{Drain, ToWorker};
+use headway_sandbox::Support;
 
 use super::acme::Acme;
 use super::children::Programs;
@@ -25,6 +26,7 @@ use super::worker::WorkerSlot;
 use super::{
     Master, MasterError, activation, announce, choose_send_method, log_line, signals, system,
 };
+use crate::confinement;
 
 /// Time for new workers to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,6 +52,7 @@ impl Generation {
         shared_tls: &SharedTls,
     ) -> Result<Generation, MasterError> {
         choose_send_method(&mut config);
+        check_sandbox(&config)?;
         let shared = SharedTables::new(&config).map_err(MasterError::SharedMemory)?;
         let keys = Keys::load(&config, shared_tls).map_err(MasterError::Tls)?;
         let mut programs = programs.clone();
@@ -73,6 +76,19 @@ impl Generation {
         }
         Ok(self)
     }
+}
+
+/// Whether this kernel, and what is configured, can be confined as required.
+fn check_sandbox(config: &Config) -> Result<(), MasterError> {
+    if config.sandbox != Sandbox::Required {
+        return Ok(());
+    }
+    if let Some(why) = confinement::workers_need_more(config) {
+        return Err(MasterError::Sandbox(format!("sandbox: {why}")));
+    }
+    let support = Support::probe();
+    let lacks = support.require_all();
+    lacks.map_err(|error| MasterError::Sandbox(error.to_string()))
 }
 
 /// A reload whose workers are starting.

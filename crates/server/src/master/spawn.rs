@@ -10,6 +10,7 @@ use super::companions::{self, Companion};
 use super::reload::Generation;
 use super::tls::Keys;
 use super::{Helper, Master, MasterError, system};
+use crate::confinement;
 
 impl Master<'_> {
     /// Starts the worker of a slot.
@@ -112,6 +113,10 @@ impl Master<'_> {
         self.own_status.helpers_rejected += u64::from(count) - granted as u64;
         for _ in 0..granted {
             let (theirs, workers) = Control::pair()?;
+            if generation.programs.sandbox_of(Role::Helper).is_some() {
+                let order = confinement::order_to_helper(&generation.config);
+                workers.send(&order, &[])?;
+            }
             let child = generation
                 .programs
                 .spawn(Role::Helper, theirs.into_inner())

@@ -17,8 +17,6 @@ use rustix::process::{
 
 use crate::extensions::OwnProgram;
 
-/// Limit of open descriptors in a program, the usual default.
-const DESCRIPTORS_MAX: u64 = 1024;
 /// Time between SIGTERM and SIGKILL.
 const TERM_TIMEOUT_MS: u64 = 1_000;
 
@@ -42,13 +40,15 @@ pub(super) fn fork(
         error: errors.as_fd(),
         limits: Limits {
             memory_bytes: launch.memory_bytes_max,
+            cpu_s: launch.cpu_s_max,
             processes: match launch.processes_max {
                 PROCESSES_DEFAULT => 0,
                 limit => limit,
             },
-            descriptors: DESCRIPTORS_MAX,
+            descriptors: launch.open_files_max,
             process_tag: launch.process_tag,
         },
+        domain: None,
     };
     let pid = tracer.call(Call::Fork, || spawn::spawn(&program, SpawnMethod::Fork))?;
     Ok(Box::new(ForkedProgram {

@@ -99,6 +99,8 @@ pub(super) struct LoopContext {
     pub clients_wait: bool,
     /// When the worker ends, if it is draining.
     pub draining_until_ms: Option<u64>,
+    /// How the process is confined before it serves; `None` is not at all.
+    pub sandbox: Option<headway_sandbox::Demand>,
     /// How long idle connections may then still wait for a request.
     pub drain_idle_ms: u64,
 }
@@ -182,6 +184,7 @@ impl LoopContext {
             evict_idle: false,
             clients_wait: false,
             draining_until_ms: None,
+            sandbox: None,
             drain_idle_ms: 0,
             config,
         }

@@ -20,6 +20,7 @@ use headway_metrics::calls::Tracer;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
+use headway_sandbox::{Demand, SandboxError, confine};
 use headway_tls::Acceptor as TlsAcceptor;
 use rustix::fs::{Access, access};
 
@@ -37,6 +38,7 @@ use super::sending::Sender;
 use super::tls::Tls;
 use super::turn::Turn;
 use super::{CONTROL, HELPER, Worker, helpers};
+use crate::confinement;
 use crate::extensions::{Extensions, Research};
 
 /// Why a worker cannot serve.
@@ -54,6 +56,9 @@ pub enum WorkerError {
     /// Descriptors had run out when the master passed a socket.
     #[error("no descriptor was free for the socket of the log or the spawner")]
     SocketLost,
+    /// The worker could not be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// A resource could not be set up.
     #[error("{what}: {error}")]
     Setup {
@@ -66,8 +71,23 @@ pub enum WorkerError {
 
 /// Runs a worker until the master stops it or disappears. The configuration refers to these extensions.
 pub fn worker_main(control: Control, extensions: Extensions) -> Result<(), WorkerError> {
+    run_worker(control, extensions, None)
+}
+
+/// As [`worker_main`], for a process that is confined before it serves.
+pub(crate) fn run_worker(
+    control: Control,
+    extensions: Extensions,
+    sandbox: Option<Demand>,
+) -> Result<(), WorkerError> {
     match start(control, extensions) {
-        Ok(mut worker) => worker.run(),
+        Ok(mut worker) => {
+            if sandbox.is_some() {
+                worker.context.sandbox = sandbox;
+                worker.context.pool.confine_helpers();
+            }
+            worker.run()
+        }
         Err((control, error)) => {
             // The master prints the error. If the master is gone, nothing more can be done.
             let _ = control.send(
@@ -370,7 +390,11 @@ pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
     setup(
         "cannot give up capabilities",
         drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
-    )
+    )?;
+    match context.sandbox {
+        Some(demand) => Ok(confine(&confinement::of_worker(&context.config), demand)?),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {

@@ -134,3 +134,34 @@ fn auto_copies_and_says_so_once_when_cachestat_is_missing() {
     let said = server.stop();
     assert_eq!(said.matches("cachestat").count(), 1, "{said}");
 }
+
+/// Needs: Landlock of version 6 (Linux 6.12), and seccomp
+#[test]
+fn server_says_what_is_not_confined_when_the_kernel_lacks_a_layer() {
+    const NAME: &str = "server_says_what_is_not_confined_when_the_kernel_lacks_a_layer";
+    let lacks = headway_sandbox::Support::probe().lacks();
+    if !lacks.is_empty() {
+        return skip(NAME, &lacks.join("; "));
+    }
+    for (call, lack) in [
+        (libc::SYS_landlock_create_ruleset, "sandbox: no Landlock"),
+        (libc::SYS_seccomp, "sandbox: no seccomp"),
+    ] {
+        for error in [libc::ENOSYS, libc::EPERM] {
+            let server = Server::start_hello(without_call(program(), call, error), &[]);
+            assert_eq!(get(&server.address, "/"), (200, b"hello".to_vec()));
+            let said = server.stop();
+            assert_eq!(said.matches(lack).count(), 1, "{said}");
+            assert_eq!(said.matches("sandbox:").count(), 1, "{said}");
+            let root = root();
+            let mut command = without_call(program(), call, error);
+            command.arg("serve").arg(root.path());
+            command.args(["--listen", "127.0.0.1:0", "--sandbox", "required"]);
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains(lack), "{said}");
+            assert!(said.contains("sandbox = \"on\""), "{said}");
+        }
+    }
+}

@@ -107,12 +107,15 @@ fn static_files_are_served_while_all_programs_hang() {
 #[test]
 fn resource_limits_apply_in_the_program() {
     let site = Site::new();
-    site.program("limits", "printf 'Content-Type: a/b\\n\\n'; ulimit -v; ulimit -p 2>/dev/null || ulimit -u; ulimit -c; ulimit -n");
+    site.program("limits", "printf 'Content-Type: a/b\\n\\n'; ulimit -v; ulimit -p 2>/dev/null || ulimit -u; ulimit -c; ulimit -n; ulimit -t");
     let server = site.serve("memory-max = \"512MiB\"\nprocesses-max = 5000");
     assert_eq!(
         get(&server, "/cgi-bin/limits").text(),
-        "524288\n5000\n0\n1024\n"
+        "524288\n5000\n0\n1024\nunlimited\n"
     );
+    let server = site.serve("open-files-max = 64\ncpu-time-max = \"1500ms\"");
+    let limits = get(&server, "/cgi-bin/limits").text();
+    assert!(limits.ends_with("\n0\n64\n2\n"), "{limits}");
     let server = site.serve_with(FORK_IN_SERVER, "memory-max = \"512MiB\"");
     assert!(
         get(&server, "/cgi-bin/limits")
