@@ -1,8 +1,47 @@
-//! Mistakes in `[[header]]` and `[[location]]`, each with its line and key.
+//! Mistakes in tables such as `[[header]]` and `[[location]]`, and of Unix sockets, each with its line and key.
 
 use super::mistakes::Mistake;
 
 pub(super) const MISTAKES_OF_TABLES: &[Mistake] = &[
+    (
+        "\nlisten-mode = \"600\"",
+        2,
+        &["listen-mode: there is no Unix socket"],
+    ),
+    (
+        "listen = \"unix:s\"\nlisten-mode = \"rw-\"",
+        2,
+        &["listen-mode: `rw-` is not a mode as of chmod"],
+    ),
+    (
+        "listen = \"unix:s\"\nlisten-mode = 660",
+        2,
+        &["listen-mode: `660` is not a mode, such as \"660\""],
+    ),
+    (
+        "listen = \"unix:s\"\nlisten-owner = \"no-such-user\"",
+        2,
+        &["listen-owner: ", "no-such-user"],
+    ),
+    (
+        "listen = [\"unix:s\", \"unix:./s\"]",
+        1,
+        &["is listed twice"],
+    ),
+    ("listen = \"unix:\"", 1, &["`unix:` has no path"]),
+    (
+        "listen = \"/run/s\"",
+        1,
+        &[
+            "`/run/s` is not an address to listen on",
+            "unix:/run/headway.sock",
+        ],
+    ),
+    (
+        "status = \"unix:/run/s\"",
+        1,
+        &["`unix:/run/s` is not an address to listen on"],
+    ),
     ("[[cors]]\nprefix = \"/a/\"", 1, &["a rule needs origins"]),
     (
         "[[cors]]\norigins = \"*\"\ncredentials = true",
