@@ -32,5 +32,5 @@ docs: ## build the guide into target/book and the research book into target/rese
 install: ## build a release (or take BUILT=DIR) and install it with man pages and C libraries under DESTDIR, PREFIX (/usr/local); WITH_LAB=1 adds headway-lab
 	@scripts/install "$(PREFIX)"
 
-package: ## make a Debian package and a tarball with checksums in target/package
+package: ## make a Debian package, an RPM, a container image and a tarball in target/package, with checksums and a bill of materials
 	@scripts/package

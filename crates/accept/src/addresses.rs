@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 
+use headway_config::UNIX_CLIENT;
+
 use super::AddressBoard;
 
 /// Connections by address.
@@ -32,9 +34,10 @@ impl Addresses {
         }
     }
 
-    /// Counts a new connection of an address; `false`, without counting it, at the limit.
+    /// Counts a new connection of an address; `false`, without counting it, at the limit. Clients of Unix
+    /// sockets have no address.
     pub fn enter(&mut self, address: IpAddr) -> bool {
-        if self.limit == 0 {
+        if self.limit == 0 || address == UNIX_CLIENT {
             return true;
         }
         let network = network(address);
@@ -57,7 +60,7 @@ impl Addresses {
 
     /// Records that a counted connection has ended.
     pub fn leave(&mut self, address: IpAddr) {
-        if self.limit == 0 {
+        if self.limit == 0 || address == UNIX_CLIENT {
             return;
         }
         let network = network(address);
@@ -100,6 +103,8 @@ mod tests {
         let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
         assert!(addresses.enter(one) && addresses.enter(one) && !addresses.enter(one));
         assert!(addresses.enter(other), "other addresses are not limited");
+        assert!((0..3).all(|_| addresses.enter(UNIX_CLIENT)));
+        addresses.leave(UNIX_CLIENT);
         addresses.leave(one);
         assert!(addresses.enter(one) && !addresses.enter(one));
     }

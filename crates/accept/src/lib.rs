@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use headway_event::{Events, Interest, Token};
 use headway_os::syn_filter::SynFilter;
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
+use rustix::net::{AddressFamily, SocketFlags, sockopt};
 
 pub use address_board::AddressBoard;
 pub use addresses::{Addresses, network};
@@ -40,7 +40,7 @@ pub use admission_control::AdmissionControl;
 pub use balance::{Balance, BalanceDecision, NOT_ACCEPTING};
 pub use reserve::Reserve;
 
-use headway_config::ListenerMode;
+use headway_config::{ListenerMode, UNIX_CLIENT};
 use headway_metrics::calls::{Call, Tracer};
 
 /// The kind of token that names a listener.
@@ -91,6 +91,9 @@ pub fn batch_limit(accept_count: u32, connections_max: u32) -> u32 {
 /// The worker's listening sockets.
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
+    /// Which of them are TCP. The accept queue of a Unix socket is one for all workers, and cannot be
+    /// observed.
+    are_tcp: Vec<bool>,
     sharing: ListenerMode,
     /// Whether the kernel wakes one of several workers for each connection.
     wakes_one: bool,
@@ -131,7 +134,10 @@ impl Listeners {
                 false => events.add(socket, token, Interest::READ)?,
             }
         }
+        let domain = |socket: &OwnedFd| sockopt::socket_domain(socket);
+        let is_tcp = |socket| domain(socket) != Ok(AddressFamily::UNIX);
         Ok(Self {
+            are_tcp: sockets.iter().map(is_tcp).collect(),
             sockets,
             sharing,
             wakes_one,
@@ -155,11 +161,16 @@ impl Listeners {
     pub fn enable_stateful_filter(&mut self) -> bool {
         if self.sharing == ListenerMode::Reuseport {
             // Attaching is tried now, so that it is known whether it works when it is needed.
-            let may = |filter: &SynFilter| self.sockets.iter().all(|at| filter.attach(at).is_ok());
+            let may = |filter: &SynFilter| self.tcp().all(|at| filter.attach(at).is_ok());
             self.syn_filter = SynFilter::new().ok().filter(may);
             self.admit_all(&Tracer::disabled());
         }
         self.syn_filter.is_some()
+    }
+
+    fn tcp(&self) -> impl Iterator<Item = &OwnedFd> {
+        let both = self.sockets.iter().zip(&self.are_tcp);
+        both.filter_map(|(socket, is_tcp)| is_tcp.then_some(socket))
     }
 
     /// Number of listeners.
@@ -189,10 +200,8 @@ impl Listeners {
         loop {
             match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
                 Ok((socket, client)) => {
-                    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-                    let client = client
-                        .and_then(|any| any.try_into().ok())
-                        .unwrap_or(unknown);
+                    let unix = SocketAddr::new(UNIX_CLIENT, 0);
+                    let client = client.and_then(|any| any.try_into().ok()).unwrap_or(unix);
                     return Accepted::Connection(socket, client);
                 }
                 Err(Errno::AGAIN) => return Accepted::QueueEmpty,
@@ -264,7 +273,7 @@ impl Listeners {
     /// Sets the length of every accept queue. Connections in a longer queue stay.
     pub fn set_backlog(&self, length: u32, tracer: &Tracer) {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
-        for socket in &self.sockets {
+        for socket in self.tcp() {
             // On a listening socket this changes only the length (listen(2)). If it fails, the
             // queue stays as it was.
             let _ = tracer.call(Call::SocketOption, || rustix::net::listen(socket, length));
@@ -278,7 +287,7 @@ impl Listeners {
             return;
         }
         let Some(filter) = &self.syn_filter else {
-            for socket in &self.sockets {
+            for socket in self.tcp() {
                 // Where it is forbidden all SYNs are admitted, and only the backlog limits them.
                 let _ = tracer.call(Call::SocketOption, || {
                     headway_os::syn_filter::stateless::set_admit_fraction(socket, fraction)
@@ -288,7 +297,7 @@ impl Listeners {
         };
         filter.set_admit_fraction(fraction);
         if !self.syn_filter_attached {
-            for socket in &self.sockets {
+            for socket in self.tcp() {
                 // Attaching worked when the worker began.
                 let _ = tracer.call(Call::SocketOption, || filter.attach(socket));
             }
@@ -300,7 +309,7 @@ impl Listeners {
     /// Admits all SYNs and detaches the filter at once.
     fn admit_all(&mut self, tracer: &Tracer) {
         if self.sharing == ListenerMode::Reuseport {
-            for socket in &self.sockets {
+            for socket in self.tcp() {
                 let _ = tracer.call(Call::SocketOption, || {
                     headway_os::syn_filter::stateless::set_admit_fraction(socket, 1.0)
                 });
@@ -312,7 +321,7 @@ impl Listeners {
     /// Enables or disables `TCP_DEFER_ACCEPT`.
     pub fn set_defer(&self, defer: bool, tracer: &Tracer) {
         let seconds = if defer { DEFER_S } else { 0 };
-        for socket in &self.sockets {
+        for socket in self.tcp() {
             // If it fails, the listener stays as it was.
             let _ = tracer.call(Call::SocketOption, || {
                 headway_os::listen::defer_accept(socket, seconds)
@@ -333,7 +342,7 @@ impl Listeners {
     /// around. On error, assume one pending connection and no drops.
     pub fn sample(&self, tracer: &Tracer) -> (u32, u32) {
         let mut total = (0_u32, 0_u32);
-        for socket in &self.sockets {
+        for socket in self.tcp() {
             let (pending, dropped) = tracer.call(Call::SocketOption, || {
                 (
                     headway_os::listen::pending(socket),

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use headway_config::{LogField, LogFormat, LogPart};
+use headway_config::{LogField, LogFormat, LogPart, UNIX_CLIENT};
 
 /// Longest part of a target, referer or user agent that is logged, so that a line fits in a packet
 /// even when every byte needs an escape.
@@ -89,7 +89,7 @@ impl LogLine<'_> {
     /// Appends the value of a field of a template.
     fn field(&self, field: LogField, out: &mut Vec<u8>) {
         match field {
-            LogField::Client => put(out, format_args!("{}", self.client.ip())),
+            LogField::Client => self.client(out),
             LogField::ClientPort => match self.client.port() {
                 0 => out.push(b'-'),
                 port => put(out, format_args!("{port}")),
@@ -120,13 +120,22 @@ impl LogLine<'_> {
         }
     }
 
+    /// The client without its port. One of a Unix socket has no address.
+    fn client(&self, out: &mut Vec<u8>) {
+        match self.client.ip() {
+            UNIX_CLIENT => out.extend_from_slice(b"unix:"),
+            address => put(out, format_args!("{address}")),
+        }
+    }
+
     fn tls_field<'l>(&'l self, value: fn(&'l LogTls<'l>) -> Option<&'l [u8]>, out: &mut Vec<u8>) {
         let value = self.tls.as_ref().and_then(value);
         escape(value.unwrap_or(b"-"), out);
     }
 
     fn common(&self, out: &mut Vec<u8>) {
-        put(out, format_args!("{} - - ", self.client.ip()));
+        self.client(out);
+        out.extend_from_slice(b" - - ");
         self.time_common(out);
         out.extend_from_slice(b" \"");
         self.request_line(out);
@@ -170,11 +179,13 @@ impl LogLine<'_> {
         out.extend_from_slice(b"{\"time\":\"");
         self.time(out);
         out.push(b'"');
+        out.extend_from_slice(b",\"client\":\"");
         match self.client.port() {
             // Only a proxy knows it.
-            0 => put(out, format_args!(",\"client\":\"{}\"", self.client.ip())),
-            _ => put(out, format_args!(",\"client\":\"{}\"", self.client)),
+            0 => self.client(out),
+            _ => put(out, format_args!("{}", self.client)),
         }
+        out.push(b'"');
         json_string(out, "host", self.host);
         json_string(out, "method", Some(self.method));
         match self.method {

@@ -4,14 +4,14 @@
 //! sockets fill up and the workers drop lines, so a full or slow disk costs log lines and nothing
 //! else. It ends when the master has ended, after writing what the workers still send.
 
-use headway_config::LogConfig;
+use headway_config::LogDaemon;
 use headway_control::{Control, ControlError, FromLog, Received, ToLog};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::daemon::Daemon;
@@ -43,8 +43,9 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     let Some((ToLog::Start { log }, _)) = control.receive::<ToLog>()? else {
         return Ok(());
     };
-    let destination = match Destination::open(&log) {
-        Ok(destination) => destination,
+    let paths = log.files().into_iter().map(|file| file.path);
+    let files = match paths.map(OpenLog::open).collect::<Result<Vec<_>, _>>() {
+        Ok(files) => files,
         Err(why) => {
             control.send(&FromLog::Failed { why: why.clone() }, &[])?;
             return Err(LogError::Open(why));
@@ -53,16 +54,26 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
     control.send(&FromLog::Ready, &[])?;
     let mut process = LogProcess {
         control: Some(control),
-        destination,
-        log,
+        files,
         workers: Vec::new(),
-        torn: false,
         dropped: 0,
         why: String::new(),
         reported: Instant::now(),
         end: None,
     };
     process.run()
+}
+
+struct LogProcess {
+    /// Channel to the master; `None` after the master has ended.
+    control: Option<Control>,
+    /// By number.
+    files: Vec<OpenLog>,
+    workers: Vec<OwnedFd>,
+    dropped: u64,
+    why: String,
+    reported: Instant,
+    end: Option<Instant>,
 }
 
 /// Where lines go.
@@ -72,31 +83,35 @@ enum Destination {
 }
 
 impl Destination {
-    fn open(log: &LogConfig) -> Result<Destination, String> {
-        match log.daemon() {
+    fn open(path: &Path) -> Result<Destination, String> {
+        match LogDaemon::of(path) {
             Some((kind, socket)) => Daemon::open(kind, socket).map(Destination::Daemon),
-            None => open(&log.path).map(Destination::File),
+            None => open(path).map(Destination::File),
         }
     }
 }
 
-struct LogProcess {
-    /// Channel to the master; `None` after the master has ended.
-    control: Option<Control>,
+/// A file of the log.
+struct OpenLog {
+    path: PathBuf,
     destination: Destination,
-    log: LogConfig,
-    workers: Vec<OwnedFd>,
     /// Whether the last write ended within a line.
     torn: bool,
-    dropped: u64,
-    why: String,
-    reported: Instant,
-    end: Option<Instant>,
+}
+
+impl OpenLog {
+    fn open(path: PathBuf) -> Result<OpenLog, String> {
+        Ok(OpenLog {
+            destination: Destination::open(&path)?,
+            path,
+            torn: false,
+        })
+    }
 }
 
 impl LogProcess {
     fn run(&mut self) -> Result<(), LogError> {
-        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let mut buffer = vec![0; PACKET_BYTES_MAX + 1];
         loop {
             if self.control.is_none() && (self.workers.is_empty() || self.is_past_deadline()) {
                 return Ok(());
@@ -165,10 +180,16 @@ impl LogProcess {
         }
     }
 
-    /// Appends a batch. Lines that cannot be written are dropped and counted; the next batch tries
+    /// Appends a batch to the file whose number is its first byte. Lines that cannot be written are dropped and counted; the next batch tries
     /// again.
-    fn append(&mut self, batch: &[u8]) {
-        let file = match &mut self.destination {
+    fn append(&mut self, packet: &[u8]) {
+        let Some((number, batch)) = packet.split_first() else {
+            return;
+        };
+        let Some(log) = self.files.get_mut(usize::from(*number)) else {
+            return;
+        };
+        let file = match &mut log.destination {
             Destination::File(file) => file,
             Destination::Daemon(daemon) => {
                 let (dropped, why) = daemon.append(batch);
@@ -179,14 +200,14 @@ impl LogProcess {
                 return;
             }
         };
-        if self.torn && write_all(file, b"\n").0 == 1 {
-            self.torn = false;
+        if log.torn && write_all(file, b"\n").0 == 1 {
+            log.torn = false;
         }
         let (written, failed) = write_all(file, batch);
         if let Some(error) = failed {
-            self.torn |= written > 0 && batch[written - 1] != b'\n';
+            log.torn |= written > 0 && batch[written - 1] != b'\n';
             self.dropped += newlines(&batch[written..]);
-            self.why = format!("write({}): {error}", self.log.path.display());
+            self.why = format!("write({}): {error}", log.path.display());
         }
     }
 
@@ -206,15 +227,18 @@ impl LogProcess {
         Ok(())
     }
 
-    /// Reopens the file. If that fails, the old file stays in use: lines in it are better than
-    /// none.
+    /// Reopens the files. If that fails for one, the old file stays in use: lines in it are better
+    /// than none.
     fn reopen(&mut self) {
-        match Destination::open(&self.log) {
-            Ok(destination) => {
-                self.destination = destination;
-                self.torn = false;
+        let mut failed = Vec::new();
+        for log in &mut self.files {
+            match OpenLog::open(log.path.clone()) {
+                Ok(opened) => *log = opened,
+                Err(why) => failed.push(why),
             }
-            Err(why) => self.notify(&FromLog::Failed { why }),
+        }
+        for why in failed {
+            self.notify(&FromLog::Failed { why });
         }
     }
 

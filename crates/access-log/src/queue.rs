@@ -6,12 +6,14 @@
 
 use headway_config::LogFormat;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use super::LogLine;
 
-/// Longest packet: well below the size of the socket's buffer, so that several fit.
+/// Most lines of a packet: well below the size of the socket's buffer, so that several fit. Before them is the number
+/// of their file.
 pub const PACKET_BYTES_MAX: usize = 60 * 1024;
 /// Batch size that is worth a system call.
 const BATCH_BYTES: usize = 32 * 1024;
@@ -50,6 +52,8 @@ pub enum Flushed {
 /// ```
 #[derive(Debug)]
 pub struct LogQueue {
+    /// The number of the file, which is the first byte of each packet.
+    file: u8,
     format: LogFormat,
     /// Whole lines only.
     pending: Vec<u8>,
@@ -62,10 +66,16 @@ pub struct LogQueue {
 }
 
 impl LogQueue {
-    /// An empty queue.
+    /// An empty queue for the first file of the log.
     pub fn new(format: LogFormat) -> LogQueue {
+        LogQueue::of_file(0, format)
+    }
+
+    /// An empty queue for the file with this number.
+    pub fn of_file(file: u8, format: LogFormat) -> LogQueue {
         let pending = Vec::with_capacity(BATCH_BYTES + PACKET_BYTES_MAX);
         LogQueue {
+            file,
             format,
             pending,
             due_ms: None,
@@ -117,7 +127,13 @@ impl LogQueue {
         let mut sent = 0;
         while sent < self.pending.len() {
             let packet = &self.pending[sent..sent + packet_length(&self.pending[sent..])];
-            match rustix::net::send(socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            let parts = [
+                IoSlice::new(std::slice::from_ref(&self.file)),
+                IoSlice::new(packet),
+            ];
+            let mut no_descriptors = SendAncillaryBuffer::default();
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::sendmsg(socket, &parts, &mut no_descriptors, flags) {
                 // A packet is taken whole or not at all.
                 Ok(_) => sent += packet.len(),
                 Err(Errno::INTR) => {}
@@ -184,8 +200,9 @@ mod tests {
             if bytes == 0 {
                 break;
             }
-            assert!(bytes <= PACKET_BYTES_MAX && buffer[bytes - 1] == b'\n');
-            lines += newlines(&buffer[..bytes]);
+            assert!(bytes <= PACKET_BYTES_MAX + 1 && buffer[bytes - 1] == b'\n');
+            assert_eq!(buffer[0], 0, "the number of the file");
+            lines += newlines(&buffer[1..bytes]);
         }
         assert_eq!(lines, 600);
     }

@@ -19,6 +19,8 @@ fn start(path: &Path) -> (Control, JoinHandle<Result<(), LogError>>) {
     let config = LogConfig {
         path: path.into(),
         format: LogFormat::Common,
+        is_of_host: false,
+        more: Vec::new(),
     };
     master.send(&ToLog::Start { log: config }, &[]).unwrap();
     (master, thread)

@@ -49,6 +49,12 @@ fn introduction(topic: Topic) -> Option<&'static str> {
              one wins. A rule of the host is more exact than one of all hosts. Next counts the longer prefix, then the \
              longer suffix, then a media type, then fewer statuses. Of equal rules the later one wins."
         }
+        Topic::Cors => {
+            "Each `[[cors]]` table says which pages of other origins may read responses of some paths (CORS). At the top \
+             level it is for every host, as `[[host.cors]]` for the host above it. One rule counts for a path: that of the \
+             host, then that with the longest prefix. The server answers preflights by itself, and replaces what an \
+             upstream says about origins."
+        }
         Topic::Location => {
             "Each `[[location]]` table sends the requests of some paths to a handler. At the top level it applies \
              to every host, as `[[host.location]]` to the host above it. It needs `prefix` or `suffix`, and exactly \

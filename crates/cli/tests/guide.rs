@@ -85,6 +85,7 @@ pages! {
     howto_mime_types_works_when_pasted: "docs/src/howto/mime-types.md",
     howto_nfs_works_when_pasted: "docs/src/howto/nfs.md",
     howto_overload_works_when_pasted: "docs/src/howto/overload.md",
+    howto_packages_works_when_pasted: "docs/src/howto/packages.md",
     howto_pandas_polars_duckdb_works_when_pasted: "docs/src/howto/pandas-polars-duckdb.md",
     howto_php_fastcgi_works_when_pasted: "docs/src/howto/php-fastcgi.md",
     howto_port_80_without_root_works_when_pasted: "docs/src/howto/port-80-without-root.md",

@@ -1,55 +1,166 @@
 //! `make package`: the Debian package is installed, serves, is reloaded and leaves nothing, on a machine of
-//! its own: this one with private copies of its directories and a private network.
+//! its own: this one with private copies of its directories and a private network. The other formats have modules.
 //!
 //! What is packaged is the profile the tests are of.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod bill;
+mod image;
+mod repository;
+mod rpm;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
 
-use headway_test_support::skip;
+use headway_test_support::{find_program, is_root, skip};
 
 use super::install::built;
 
-/// Makes the package in a directory, and returns its path.
-fn package(out: &Path) -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package");
-    let made = Command::new(script)
-        .arg(out)
-        .env("BUILT", built())
-        .env("COMPRESSION", "none")
-        .output()
-        .expect("the script runs");
-    let errors = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{errors}");
-    let mut files = fs::read_dir(out).expect("the packages");
-    let is_package = |path: &PathBuf| path.extension().is_some_and(|name| name == "deb");
-    let found = files.find_map(|file| Some(file.ok()?.path()).filter(is_package));
-    found.expect("a package")
+fn script(name: &str) -> Command {
+    Command::new(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../scripts")
+            .join(name),
+    )
 }
 
-fn can_package() -> bool {
-    Command::new("dpkg-deb").arg("--version").output().is_ok()
+/// What a command printed, which must have succeeded.
+fn succeeded(done: &Output) -> String {
+    let (printed, errors) = (&done.stdout, String::from_utf8_lossy(&done.stderr));
+    let printed = String::from_utf8_lossy(printed).into_owned();
+    assert!(done.status.success(), "{printed}\n{errors}");
+    printed
 }
 
-/// Needs: dpkg
+fn run(program: &str, arguments: &[&str]) -> String {
+    succeeded(
+        &Command::new(program)
+            .args(arguments)
+            .output()
+            .expect(program),
+    )
+}
+
+/// Makes packages in a directory.
+fn make(out: &Path) {
+    let mut command = script("package");
+    command.arg(out).env("BUILT", built());
+    command.env("COMPRESSION", "none").env_remove("FORMATS");
+    succeeded(&command.output().expect("the script runs"));
+}
+
+/// The packages, which all tests share. They are in cargo's directory for such files, and are replaced by the next run.
+fn packages() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
+        fs::remove_dir_all(&out).ok();
+        make(&out);
+        out
+    })
+}
+
+/// The package whose name ends like this.
+fn package(end: &str) -> Option<PathBuf> {
+    let files = fs::read_dir(packages()).expect("the packages");
+    let mut paths = files.map(|file| file.expect("a file").path());
+    paths.find(|path| path.to_string_lossy().ends_with(end))
+}
+
+/// Why there are no packages here.
+fn lacks() -> Option<&'static str> {
+    let needed = ["dpkg-deb", "python3"];
+    let is_missing = |name: &&str| find_program(name).is_none();
+    needed.iter().any(is_missing).then_some("dpkg and python3")
+}
+
+/// Needs: dpkg and python3
 #[test]
-fn package_has_the_same_bytes_when_it_is_made_again() {
-    const NAME: &str = "package_has_the_same_bytes_when_it_is_made_again";
-    if !can_package() {
-        return skip(NAME, "dpkg");
+fn packages_have_the_same_bytes_when_they_are_made_again() {
+    if let Some(needed) = lacks() {
+        return skip(
+            "packages_have_the_same_bytes_when_they_are_made_again",
+            needed,
+        );
     }
+    let sums = |out: &Path| fs::read_to_string(out.join("SHA256SUMS")).expect("the checksums");
+    let first = sums(packages());
     let out = tempfile::tempdir().expect("a directory");
-    let both = ["one", "two"].map(|name| {
-        let out = out.path().join(name);
-        package(&out);
-        fs::read_to_string(out.join("SHA256SUMS")).expect("the checksums")
-    });
-    assert_eq!(both[0], both[1]);
-    assert_eq!(both[0].lines().count(), 2);
+    make(out.path());
+    assert_eq!(first, sums(out.path()));
+    for end in [".cdx.json\n", ".deb\n", ".tar.gz\n", ".oci.tar\n"] {
+        assert!(first.contains(end), "{first}");
+    }
 }
+
+/// What Debian's lintian would look at: conffiles, checksums, modes, scripts, and texts that have to be there.
+///
+/// Needs: dpkg and python3
+#[test]
+fn debian_package_is_complete() {
+    if let Some(needed) = lacks() {
+        return skip("debian_package_is_complete", needed);
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    let tree = root.path().to_str().expect("UTF-8");
+    let deb = package(".deb").expect("a package");
+    let deb = deb.to_str().expect("UTF-8");
+    run("dpkg-deb", &["--raw-extract", deb, tree]);
+    let text = |name: &str| {
+        fs::read_to_string(root.path().join("DEBIAN").join(name)).expect("a control file")
+    };
+    let listing = run("dpkg-deb", &["--contents", deb]);
+    let mut files = BTreeSet::new();
+    for line in listing.lines() {
+        // drwxr-xr-x root/root 0 2026-11-29 08:00 ./usr/
+        let parts: Vec<&str> = line.split_whitespace().collect();
+        let (mode, owner, path) = (parts[0], parts[1], parts[5]);
+        assert_eq!(owner, "root/root", "{line}");
+        assert!(
+            ["drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x"].contains(&mode),
+            "{line}"
+        );
+        if mode.starts_with('-') {
+            files.insert(path[1..].to_owned());
+        }
+    }
+    let conffiles: BTreeSet<String> = text("conffiles").lines().map(str::to_owned).collect();
+    let in_etc = files.iter().filter(|path| path.starts_with("/etc/"));
+    assert_eq!(conffiles, in_etc.cloned().collect());
+    let summed = text("md5sums");
+    let summed = summed
+        .lines()
+        .map(|line| format!("/{}", line.split_once("  ").expect("a sum").1));
+    assert_eq!(files, summed.collect());
+    for path in FILES {
+        assert!(files.contains(*path), "{path}");
+    }
+    for name in ["postinst", "prerm", "postrm"] {
+        let path = root.path().join("DEBIAN").join(name);
+        run("sh", &["-n", path.to_str().expect("UTF-8")]);
+    }
+    let control = text("control");
+    assert!(control.contains("\nDepends: libc6 (>= 2."), "{control}");
+    assert!(control.contains(&format!("\nVersion: {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+const FILES: &[&str] = &[
+    "/etc/apparmor.d/headway-server",
+    "/etc/headway/headway.toml",
+    "/etc/logrotate.d/headway",
+    "/usr/bin/headway",
+    "/usr/lib/systemd/system/headway.service",
+    "/usr/lib/sysusers.d/headway.conf",
+    "/usr/lib/tmpfiles.d/headway.conf",
+    "/usr/share/doc/headway/changelog.gz",
+    "/usr/share/doc/headway/copyright",
+    "/usr/share/doc/headway/headway.cdx.json",
+    "/usr/share/man/man1/headway.1.gz",
+];
 
 /// Installs, uses and purges the package. Each step is a line of its output.
 const STEPS: &str = r#"
@@ -81,56 +192,59 @@ kill $server
 wait $server
 grep -c 'GET / ' /var/log/headway/access.log
 dpkg --purge headway >"$STATE/dpkg" 2>&1 || { cat "$STATE/dpkg"; exit 1; }
-ls -d /etc/headway /var/log/headway /usr/share/headway /usr/bin/headway /usr/lib/systemd/system/headway.service 2>/dev/null || echo nothing left
-getent passwd headway || echo no user left
+# The upper directories have all that was written since the beginning. Those without a name in them were removed.
+find "$STATE"/*/upper -not -type c | grep headway | grep -v /lib/dpkg/ || echo nothing left
+getent passwd headway || getent group headway || echo no user left
 "#;
 
-/// Needs: root, dpkg, adduser, curl, ip, pgrep, an overlay file system
+/// Needs: root, dpkg, python3, adduser, curl, ip, pgrep, an overlay file system
 #[test]
 fn package_is_installed_serves_as_its_user_and_leaves_nothing_when_purged() {
     const NAME: &str = "package_is_installed_serves_as_its_user_and_leaves_nothing_when_purged";
-    let is_there = |name: &&str| {
-        let found = Command::new("sh")
-            .args(["-c", &format!("command -v {name}")])
-            .output();
-        found.is_ok_and(|found| found.status.success())
-    };
+    const NEEDED: &str = "root, dpkg, python3, adduser, curl, ip, pgrep, an overlay file system";
     let needed = ["dpkg", "ip", "curl", "pgrep", "adduser", "deluser"];
-    if !rustix::process::geteuid().is_root() || !needed.iter().all(is_there) {
-        return skip(
-            NAME,
-            "root, dpkg, adduser, curl, ip, pgrep, an overlay file system",
-        );
+    let is_missing = |name: &&str| find_program(name).is_none();
+    if !is_root() || lacks().is_some() || needed.iter().any(is_missing) {
+        return skip(NAME, NEEDED);
     }
     let state = tempfile::tempdir().expect("a directory");
-    let package = package(&state.path().join("out"));
     let done = Command::new("unshare")
-        .args([
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "sh",
-            "-c",
-            STEPS,
-        ])
+        .args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
+        .args(["sh", "-c", STEPS])
         .env("STATE", state.path())
-        .env("DEB", package)
+        .env("DEB", package(".deb").expect("a package"))
         .output()
         .expect("unshare runs");
     let printed = String::from_utf8_lossy(&done.stdout);
     if printed.starts_with("no overlay") {
-        return skip(
-            NAME,
-            "root, dpkg, adduser, curl, ip, pgrep, an overlay file system",
-        );
+        return skip(NAME, NEEDED);
     }
     let errors = String::from_utf8_lossy(&done.stderr);
     let said = fs::read_to_string(state.path().join("errors")).unwrap_or_default();
     let expected =
         "installed\nHeadway serves this page\nheadway\n200\n2\nnothing left\nno user left\n";
     assert_eq!(printed, expected, "{errors}\n{said}");
+}
+
+/// Needs: apparmor_parser
+#[test]
+fn apparmor_profile_is_valid_and_only_complains() {
+    const NAME: &str = "apparmor_profile_is_valid_and_only_complains";
+    let profile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/headway.apparmor");
+    let text = fs::read_to_string(&profile).expect("the profile");
+    assert!(text.contains("profile headway-server flags=(complain) {"));
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/headway.service");
+    let unit = fs::read_to_string(unit).expect("the unit");
+    assert!(unit.contains("\nAppArmorProfile=-headway-server\n"));
+    let Some(parser) = find_program("apparmor_parser") else {
+        return skip(NAME, "apparmor_parser");
+    };
+    // Parsed, compiled, and not loaded.
+    let mut command = Command::new(parser);
+    command
+        .args(["--skip-kernel-load", "--skip-cache"])
+        .arg(profile);
+    succeeded(&command.output().expect("the parser runs"));
 }
 
 /// Needs: systemd-analyze

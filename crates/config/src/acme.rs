@@ -2,7 +2,7 @@
 //!
 //! Nothing is created here. The ACME process makes the directories, and certificates.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::ranges::{span, time, value};
 use super::settings::Settings;
 use super::strategy::named_values;
 use super::tls::file;
-use super::{Access, Handshakes, Host, Symlinks, TlsIdentity};
+use super::{Handshakes, Host, Symlinks, TlsIdentity};
 
 /// Default of `state-directory`.
 pub(super) const STATE_DIRECTORY: &str = "/var/lib/headway";
@@ -100,19 +100,9 @@ impl AcmeConfig {
     /// The virtual host of challenges. No location, rule or limit of the sites applies to it.
     pub(super) fn challenge_host(&self) -> Host {
         Host {
-            names: Vec::new(),
             root: self.challenge_root(),
-            tls: None,
-            index: Vec::new(),
-            listing: false,
-            dotfiles: false,
-            precompressed: false,
             symlinks: Symlinks::None,
-            access: Access::default(),
-            fallback: Vec::new(),
-            error_pages: BTreeMap::new(),
-            locations: Vec::new(),
-            headers: Vec::new(),
+            ..Host::default()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Builds the effective configuration: each setting, or its default, within its range.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use headway_event::Mechanism;
 
@@ -13,11 +13,11 @@ use super::keys::Setting;
 use super::memory::Memory;
 use super::ranges::{number, size, span, time, value};
 use super::research::{Defaults, ResearchConfig};
-use super::settings::{STANDARD_OUTPUT, Settings};
+use super::settings::Settings;
 use super::units::{Helpers, Millis};
 use super::{
-    Config, HelperBackend, LogConfig, LogFormat, headers, hosts, listen, locations, memory,
-    networks, tls, users,
+    Config, HelperBackend, cors, headers, hosts, listen, locations, logs, memory, networks, tls,
+    users,
 };
 
 /// Default limit on connections per worker.
@@ -56,13 +56,16 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let limits = RequestLimits::new(from, memory, to);
     let files = FileLimits::new(from, &defaults, machine, response_cache_max_bytes, to);
     let (listen, first_tls) = listen::listen(from, to);
+    let unix_rights = listen::unix_rights(from, &listen, to);
     let acme = acme::acme(from, first_tls, to);
     let tls = tls::tls(from, (first_tls, &hosts, acme.as_ref()), to);
     hosts.extend(acme.as_ref().map(AcmeConfig::challenge_host));
+    let log = logs::logs(from, &hosts, to);
     Config {
         tls,
         acme,
         listen,
+        unix_rights,
         workers,
         hosts,
         events: events(from, defaults.events, to),
@@ -118,8 +121,9 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         program_user: users::program_user(&from.program_user, to),
         server_header: headers::server(from, to),
         headers: headers::rules(&from.header, to),
+        cors: cors::rules(&from.cors, to),
         mime_types: headers::mime_types(from, to),
-        log: log(from, to),
+        log,
         trace_context: value(&from.trace_context).unwrap_or(false),
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
@@ -521,41 +525,4 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
         },
     }
     item.get_ref().clone()
-}
-
-fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
-    let Some(item) = &from.log else {
-        if from.log_format.is_some() {
-            let problem = "there is a format but no file; set log as well";
-            to.usage_error("log-format", span(&from.log_format), problem.into());
-        }
-        return None;
-    };
-    let format = match &from.log_format {
-        Some(item) => item.get_ref().clone(),
-        None => LogFormat::default(),
-    };
-    let (path, position) = (item.get_ref(), Some(item.span()));
-    if let Some(path) = super::log_daemon::with_socket(path) {
-        return Some(LogConfig { path, format });
-    }
-    let path = match path == Path::new(STANDARD_OUTPUT) {
-        true => PathBuf::from("/dev/stdout"),
-        false => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
-    };
-    let directory = path.parent().map(PathBuf::from).unwrap_or_default();
-    if path.is_dir() {
-        to.environment_error(
-            "log",
-            position,
-            format!("{} is a directory, not a file", path.display()),
-        );
-    } else if !directory.is_dir() {
-        let problem = format!(
-            "the directory {} does not exist; create it",
-            directory.display()
-        );
-        to.environment_error("log", position, problem);
-    }
-    Some(LogConfig { path, format })
 }

@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::build::build;
-use super::error::{ConfigFile, Findings};
+use super::error::{Findings, PlacedFile};
 use super::memory::Memory;
 use super::ranges::span;
 use super::settings::Settings;
 use super::units::Bytes;
-use super::{Checked, Config, ConfigError, Location, memory};
+use super::{Checked, Config, ConfigError, Endpoint, Location, memory};
 use crate::extensions::KnownExtensions;
 
 /// Descriptors a worker needs in addition to connections and cached files: listeners, control
@@ -65,10 +65,10 @@ pub fn raise_descriptor_limit() -> std::io::Result<()> {
 /// Checks settings against themselves and this machine.
 pub(super) fn check(
     settings: &Settings,
-    source: Option<ConfigFile<'_>>,
+    sources: Vec<PlacedFile<'_>>,
     environment: &Environment,
 ) -> Result<Checked, Vec<ConfigError>> {
-    let mut to = Findings::new(source, environment.extensions.research);
+    let mut to = Findings::new(sources, environment.extensions.research);
     let config = build(settings, environment, &mut to);
     check_contradictions(&config, settings, environment, &mut to);
     match to.errors.is_empty() {
@@ -148,17 +148,25 @@ fn check_status(
     position: Option<Range<usize>>,
     to: &mut Findings<'_>,
 ) {
-    if config.listen.iter().any(|listen| overlap(*listen, status)) {
+    let status = Endpoint::from(status);
+    if config.listen.iter().any(|listen| overlap(listen, &status)) {
         let problem = format!("{status} is also a listen address; choose another port");
         to.usage_error("status", position.clone(), problem);
     }
-    if !status.ip().is_loopback() {
+    if status
+        .tcp()
+        .is_some_and(|address| !address.ip().is_loopback())
+    {
         let problem = format!("{status} is not a loopback address: other machines can read it");
         to.warning("status", position, problem);
     }
 }
 
-pub(super) fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
+/// Whether both cannot be listened on at the same time.
+pub(super) fn overlap(left: &Endpoint, right: &Endpoint) -> bool {
+    let (Some(left), Some(right)) = (left.tcp(), right.tcp()) else {
+        return left == right;
+    };
     let everywhere = left.ip().is_unspecified() || right.ip().is_unspecified();
     left.port() != 0
         && left.port() == right.port()

@@ -28,6 +28,8 @@ enum ErrorLocation {
     Flag(String),
     Line {
         file: PathBuf,
+        /// Its place among the files of the configuration.
+        order: usize,
         line: usize,
         key: String,
     },
@@ -60,12 +62,17 @@ impl ConfigError {
         }
     }
 
-    /// The line of the file that it is about; 0 where it is about none.
-    pub(super) fn line(&self) -> usize {
+    /// The file and the line that it is about; line 0 where it is about none.
+    pub(super) fn line(&self) -> (usize, usize) {
         match &self.location {
-            ErrorLocation::Line { line, .. } => *line,
-            ErrorLocation::Nowhere | ErrorLocation::Flag(_) | ErrorLocation::File(_) => 0,
+            ErrorLocation::Line { order, line, .. } => (*order, *line),
+            ErrorLocation::Nowhere | ErrorLocation::Flag(_) | ErrorLocation::File(_) => (0, 0),
         }
+    }
+
+    /// Whether one of the others is about the same line, and this is not about the whole.
+    pub(super) fn repeats(&self, lines: &[(usize, usize)]) -> bool {
+        self.line().1 > 0 && lines.contains(&self.line())
     }
 }
 
@@ -75,12 +82,12 @@ impl fmt::Display for ConfigError {
             ErrorLocation::Nowhere => String::new(),
             ErrorLocation::Flag(flag) => format!("{flag}: "),
             ErrorLocation::File(file) => format!("{}: ", file.display()),
-            ErrorLocation::Line { file, line, key } if key.is_empty() => {
-                format!("{}:{line}: ", file.display())
-            }
-            ErrorLocation::Line { file, line, key } => {
-                format!("{}:{line}: {key}: ", file.display())
-            }
+            ErrorLocation::Line {
+                file, line, key, ..
+            } => match key.as_str() {
+                "" => format!("{}:{line}: ", file.display()),
+                key => format!("{}:{line}: {key}: ", file.display()),
+            },
         };
         // Names and values may contain line ends, but an error is one line.
         out.write_str(&printable(&location))?;
@@ -99,9 +106,38 @@ pub struct ConfigFile<'t> {
     pub text: &'t str,
 }
 
+/// A file among all that were read. Positions in it follow those of the files before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlacedFile<'t> {
+    pub(crate) file: ConfigFile<'t>,
+    /// Its place in the order of reading.
+    pub(crate) order: usize,
+    /// The position of its first byte.
+    pub(crate) start: usize,
+}
+
+impl<'t> PlacedFile<'t> {
+    /// A file without others.
+    pub(crate) fn only(file: ConfigFile<'t>) -> Self {
+        PlacedFile {
+            file,
+            order: 0,
+            start: 0,
+        }
+    }
+
+    /// The position behind it, from which the next file may begin.
+    pub(crate) fn end(&self) -> usize {
+        self.start + self.file.text.len() + 1
+    }
+}
+
 /// Collects errors and warnings, so that one run reports all of them.
 pub(crate) struct Findings<'t> {
-    source: Option<ConfigFile<'t>>,
+    /// In their order.
+    sources: Vec<PlacedFile<'t>>,
+    /// Added to the positions of the values that are read.
+    start: usize,
     /// Reads and checks `[research]`, where the program contains it.
     pub(crate) research: Option<&'static ResearchTable>,
     pub(super) errors: Vec<ConfigError>,
@@ -109,15 +145,42 @@ pub(crate) struct Findings<'t> {
 }
 
 impl<'t> Findings<'t> {
+    /// For settings that were read from these files.
     pub(super) fn new(
-        source: Option<ConfigFile<'t>>,
+        sources: Vec<PlacedFile<'t>>,
         research: Option<&'static ResearchTable>,
     ) -> Self {
         Findings {
-            source,
+            sources,
+            start: 0,
             research,
             errors: Vec::new(),
             warnings: Vec::new(),
+        }
+    }
+
+    /// For the reading of this file, in which positions begin at 0.
+    pub(super) fn of_reading(
+        source: PlacedFile<'t>,
+        research: Option<&'static ResearchTable>,
+    ) -> Self {
+        let alone = PlacedFile { start: 0, ..source };
+        Findings {
+            start: source.start,
+            ..Findings::new(vec![alone], research)
+        }
+    }
+
+    /// The position of a value among all files, from that in the file which is being read.
+    pub(crate) fn placed(&self, span: Range<usize>) -> Range<usize> {
+        span.start + self.start..span.end + self.start
+    }
+
+    /// The file and line of a position, for a message.
+    pub(super) fn shown(&self, span: Range<usize>) -> String {
+        match self.location("", Some(span)) {
+            ErrorLocation::Line { file, line, .. } => format!("{}:{line}", file.display()),
+            _ => "the command line".into(),
         }
     }
 
@@ -173,19 +236,19 @@ impl<'t> Findings<'t> {
     /// Drops errors that repeat the line of one of the first `first`.
     pub(super) fn drop_later_on_same_line(&mut self, first: usize) {
         let later = self.errors.split_off(first.min(self.errors.len()));
-        let broken: Vec<usize> = self.errors.iter().map(ConfigError::line).collect();
-        let others = later
-            .into_iter()
-            .filter(|error| !broken.contains(&error.line()));
+        let broken: Vec<_> = self.errors.iter().map(ConfigError::line).collect();
+        let others = later.into_iter().filter(|error| !error.repeats(&broken));
         self.errors.extend(others);
     }
 
     /// The text at a location of the file, for a message: the first line, in backquotes.
     pub(super) fn excerpt(&self, span: Range<usize>) -> String {
-        let text = self
-            .source
-            .and_then(|source| source.text.get(span))
-            .unwrap_or_default();
+        let source = self.source(span.start);
+        let text = source.and_then(|source| {
+            let inner = span.start - source.start..span.end.checked_sub(source.start)?;
+            source.file.text.get(inner)
+        });
+        let text = text.unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
         match line.char_indices().nth(EXCERPT_CHARS) {
             Some((end, _)) => format!("`{}…`", &line[..end]),
@@ -194,19 +257,27 @@ impl<'t> Findings<'t> {
     }
 
     fn line_text(&self, byte: usize) -> &'t str {
-        let Some(source) = self.source else {
+        let Some(PlacedFile { file, start, .. }) = self.source(byte) else {
             return "";
         };
-        let line = line_of(source.text, byte);
-        source.text.lines().nth(line - 1).unwrap_or_default().trim()
+        let line = line_of(file.text, byte - start);
+        file.text.lines().nth(line - 1).unwrap_or_default().trim()
+    }
+
+    /// The file of a position.
+    fn source(&self, byte: usize) -> Option<PlacedFile<'t>> {
+        let mut before = self.sources.iter().rev();
+        before.find(|source| source.start <= byte).copied()
     }
 
     fn location(&self, key: &str, span: Option<Range<usize>>) -> ErrorLocation {
-        match (span, self.source) {
+        let source = span.as_ref().and_then(|span| self.source(span.start));
+        match (span, source) {
             (Some(span), _) if span == COMMAND_LINE => ErrorLocation::Flag(flag(key)),
             (Some(span), Some(source)) => ErrorLocation::Line {
-                file: source.path.into(),
-                line: line_of(source.text, span.start),
+                file: source.file.path.into(),
+                order: source.order,
+                line: line_of(source.file.text, span.start - source.start),
                 key: key.into(),
             },
             _ if key.is_empty() => ErrorLocation::Nowhere,

@@ -170,7 +170,7 @@ pub(super) fn mime_types(from: &Settings, to: &mut Findings<'_>) -> Vec<(String,
 }
 
 /// RFC 9110 section 5.6.2.
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     !text.is_empty() && text.chars().all(token)
 }

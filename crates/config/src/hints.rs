@@ -1,7 +1,7 @@
 //! What to write instead of a key that does not exist.
 
 use super::keys::{Key, Table};
-use super::settings::{HeaderSettings, HostSettings, LocationSettings, Settings};
+use super::settings::{CorsSettings, HeaderSettings, HostSettings, LocationSettings, Settings};
 
 /// The message for a key of a server of the papers, in a program without them.
 pub(super) const ONLY_RESEARCH: &str =
@@ -274,7 +274,6 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         &["daemon", "daemonize", "background"],
         "not supported; a service manager such as systemd runs it in the background",
     ),
-    (&["include"], "not supported; write everything in one file"),
     (
         &["rewrite", "return", "redirect", "rewriterule"],
         "write redirect = \"/new/*\" in a [[location]]; paths are not rewritten",
@@ -318,6 +317,7 @@ fn key_in_other_table(table: &str, key: &str) -> Option<String> {
         ("location", has(LocationSettings::keys())),
         ("host", has(HostSettings::keys())),
         ("header", has(HeaderSettings::keys())),
+        ("cors", has(CorsSettings::keys())),
     ];
     if !table.is_empty() && has(Settings::keys()) {
         return Some("it belongs at the top of the file, above the first [table]".into());

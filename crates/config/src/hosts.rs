@@ -10,7 +10,9 @@ use super::error::Findings;
 use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
-use super::{Access, Fallback, HandlerConfig, Host, Location, headers, locations, tls};
+use super::{
+    Access, Fallback, HandlerConfig, Host, Location, canonical, cors, headers, locations, logs, tls,
+};
 use crate::extensions::KnownApplications;
 
 /// The longest name of DNS (RFC 1035, 2.3.4), as text.
@@ -33,6 +35,7 @@ pub(super) fn hosts(
         };
         hosts.push(host("", &default, &top, from, applications, to));
     }
+    let known = (from, applications);
     for settings in written {
         let settings_place = Some(settings.span());
         let settings = settings.get_ref();
@@ -47,7 +50,8 @@ pub(super) fn hosts(
             }
             continue;
         }
-        hosts.push(host("host.", settings, &top, from, applications, to));
+        let host = host("host.", settings, &top, from, applications, to);
+        hosts.extend(canonical::divide(host, settings, known, to));
     }
     check_distinct_names(&hosts, from, to);
     hosts
@@ -68,10 +72,16 @@ fn host(
     let locations =
         locations::host_locations(tables(&own.location), locations, top, applications, to);
     locations::check_applications(&root, &locations, applications, to);
-    let fallback = fallback(own, top, &locations, to);
+    let clean_urls = value(&own.clean_urls).or(value(&top.clean_urls));
+    let clean_urls = clean_urls.unwrap_or(false);
+    let fallback = fallback(own, top, (&locations, clean_urls), to);
     Host {
         names: names(own, to),
+        canonical: None,
+        aliases: Vec::new(),
+        is_alias: false,
         root,
+        log: logs::log(prefix, (&own.log, &own.log_format), Some(top), to),
         // Without a listener its settings have a message of their own.
         tls: match tls::is_spoken(top) {
             true => tls::identity(prefix, (&own.tls_certificate, &own.tls_key), to),
@@ -99,23 +109,26 @@ fn host(
             false => Access::new(&top.allow, &top.deny),
         },
         fallback,
+        clean_urls,
         error_pages: match pages {
             None => BTreeMap::new(),
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
         },
         locations,
         headers: headers::rules(&own.header, to),
+        cors: cors::rules(&own.cors, to),
     }
 }
 
 fn fallback(
     own: &HostSettings,
     top: &Settings,
-    locations: &[Location],
+    (locations, clean_urls): (&[Location], bool),
     to: &mut Findings<'_>,
 ) -> Vec<Fallback> {
+    let page = Fallback::Suffix(".html".into());
     let Some(item) = own.fallback.as_ref().or(top.fallback.as_ref()) else {
-        return Vec::new();
+        return clean_urls.then_some(page).into_iter().collect();
     };
     let all = &item.get_ref().0;
     if all.len() > FALLBACKS_MAX {
@@ -139,7 +152,8 @@ fn fallback(
             to.usage_error("fallback", Some(item.span()), problem);
         }
     }
-    all.clone()
+    let first = (clean_urls && all.first() != Some(&page)).then_some(page);
+    first.into_iter().chain(all.iter().cloned()).collect()
 }
 
 /// The path of a directory or file as it is kept: absolute, because child processes may have another

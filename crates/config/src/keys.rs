@@ -1,6 +1,7 @@
 //! The keys of a configuration file: one declaration gives the field, its reader and its entry in
 //! the reference.
 
+use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -38,6 +39,8 @@ pub enum Topic {
     Host,
     /// Keys of `[[header]]`.
     Header,
+    /// Keys of `[[cors]]`.
+    Cors,
     /// Keys of `[[location]]`: which requests, and which handler.
     Location,
     /// Limits of a location.
@@ -64,6 +67,7 @@ impl Topic {
             Topic::Research => "Research",
             Topic::Host => "Virtual hosts",
             Topic::Header => "Response headers",
+            Topic::Cors => "Pages of other origins",
             Topic::Location => "Locations",
             Topic::LocationLimits => "Limits of a location",
             Topic::Programs => "Programs started by the server",
@@ -133,7 +137,7 @@ impl Key {
 
     /// Whether the key is also an option of the command line.
     pub fn is_option(&self) -> bool {
-        matches!(self.table, "" | "research") && !self.is_table()
+        matches!(self.table, "" | "research") && !self.is_table() && self.name != "include"
     }
 
     /// The key in its file.
@@ -155,6 +159,9 @@ pub(crate) trait Table: Default {
 
     /// Takes every setting that `over` has, and keeps the others.
     fn replace(&mut self, over: Self);
+
+    /// Adds the settings of an included file, and notes those which are there twice.
+    fn merge(&mut self, other: Self, twice: &mut Vec<Twice>);
 
     /// Sets a key from the texts of its option; `None` where there is no such key.
     fn set_option(&mut self, key: &str, texts: &[String]) -> Option<Result<(), String>>;
@@ -201,6 +208,13 @@ pub(crate) trait Table: Default {
 /// Tables that may be there several times, such as `[[host]]`.
 pub type Tables<T> = Vec<Spanned<T>>;
 
+/// A key that two files set, with its positions.
+pub(crate) struct Twice {
+    pub(crate) key: String,
+    pub(crate) first: Range<usize>,
+    pub(crate) second: Range<usize>,
+}
+
 impl<T: Table> Value for Tables<T> {
     const FORM: Form = Form {
         name: "tables",
@@ -215,11 +229,16 @@ impl<T: Table> Value for Tables<T> {
         Err("write it in the configuration file".into())
     }
 
+    fn merge(own: &mut Self, other: Self) -> bool {
+        own.extend(other);
+        true
+    }
+
     fn read(from: Written<'_, '_>, to: &mut Findings<'_>) -> Option<Self> {
         let read = |value: &Spanned<DeValue<'_>>, to: &mut Findings<'_>| match value.get_ref() {
             DeValue::Table(table) => {
                 let read = T::read_table(table, from.path, to);
-                Some(Spanned::new(value.span(), read))
+                Some(Spanned::new(to.placed(value.span()), read))
             }
             _ => None,
         };
@@ -274,7 +293,8 @@ macro_rules! table {
                 let field = from.key.replace('-', "_");
                 $( if field == stringify!($field) {
                     let read = <$type as Value>::read(from, to);
-                    self.$field = read.map(|read| Spanned::new(from.value.span(), read));
+                    let position = to.placed(from.value.span());
+                    self.$field = read.map(|read| Spanned::new(position, read));
                     return true;
                 } )*
                 false
@@ -283,6 +303,22 @@ macro_rules! table {
             fn replace(&mut self, over: Self) {
                 $( if over.$field.is_some() {
                     self.$field = over.$field;
+                } )*
+            }
+
+            fn merge(&mut self, other: Self, twice: &mut Vec<Twice>) {
+                self.has_faults |= other.has_faults;
+                $( if let Some(other) = other.$field {
+                    match &mut self.$field {
+                        None => self.$field = Some(other),
+                        Some(own) => {
+                            let (first, second) = (own.span(), other.span());
+                            if !<$type as Value>::merge(own.get_mut(), other.into_inner()) {
+                                let key = stringify!($field).replace('_', "-");
+                                twice.push(Twice { key, first, second });
+                            }
+                        }
+                    }
                 } )*
             }
 

@@ -23,12 +23,14 @@ pub mod settings;
 pub mod units;
 pub mod value;
 pub mod research;
+mod endpoint;
 mod error;
 mod fallback;
 mod extensions;
 mod listen;
 mod log_daemon;
 mod log_format;
+mod logs;
 mod memory;
 mod networks;
 mod ranges;
@@ -38,7 +40,9 @@ mod tls;
 mod accept;
 mod acme;
 mod build;
+mod canonical;
 mod check;
+mod cors;
 mod files;
 mod hosts;
 mod handlers;
@@ -50,20 +54,26 @@ mod variables;
 mod header_rule;
 mod headers;
 mod hints;
+mod include;
 mod print;
 
 pub use accept::{EarlyReject, ListenerMode};
 pub use account::Account;
 pub use acme::{AcmeChallenge, AcmeConfig};
 pub use check::{Environment, raise_descriptor_limit};
+pub use cors::CorsRule;
+pub use endpoint::{Endpoint, FileMode, UnixRights};
+use error::PlacedFile;
 pub use error::{ConfigError, ConfigFile};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
 pub use fallback::Fallback;
 pub use files::{EtagSource, Symlinks};
 pub use header_rule::{HeaderAction, HeaderRule, StatusRange};
+pub use headway_gateway::client_address::UNIX_CLIENT;
 pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
 pub use log_daemon::LogDaemon;
 pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
+pub use logs::{LogConfig, LogFile};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use networks::{Access, Network, Networks, TrustedProxies};
 pub use redirect::Redirect;
@@ -85,7 +95,10 @@ pub use upstreams::{Protocol, Upstreams};
 pub struct Config {
     /// Addresses to listen on, at least one: the plain ones, then those of TLS. Port 0 lets the kernel
     /// choose.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Endpoint>,
+    /// Permissions and owner of those of `listen` which are Unix sockets.
+    #[serde(default)]
+    pub unix_rights: UnixRights,
     /// TLS, if some of the listeners speak it.
     #[serde(default)]
     pub tls: Option<TlsConfig>,
@@ -198,6 +211,9 @@ pub struct Config {
     pub server_header: Option<String>,
     /// Rules for response headers of all hosts, in the order of the file.
     pub headers: Vec<HeaderRule>,
+    /// Rules for pages of other origins, of all hosts.
+    #[serde(default)]
+    pub cors: Vec<CorsRule>,
     /// Media types by file name extension (without the dot), in addition to the built-in table.
     pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
@@ -321,10 +337,11 @@ impl Config {
         source: Option<ConfigFile<'_>>,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {
-        check::check(settings, source, environment)
+        let sources = source.map(PlacedFile::only).into_iter().collect();
+        check::check(settings, sources, environment)
     }
 
-    /// Reads a file, puts the settings of the command line over it, and checks them.
+    /// Reads a file and what it includes, puts the settings of the command line over it, and checks them.
     ///
     /// All errors are returned in the order of the lines: of the syntax, of keys and types, and of
     /// values.
@@ -333,16 +350,16 @@ impl Config {
         options: Settings,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {
-        let (mut settings, mut errors) = Settings::read_toml(source, environment.extensions);
+        let read = include::read(source, environment.extensions);
+        let (mut settings, mut errors) = (read.settings, read.errors);
         settings.overlay(options, environment.extensions);
-        match check::check(&settings, Some(source), environment) {
+        match check::check(&settings, include::placed(&read.files), environment) {
             Ok(checked) if errors.is_empty() => return Ok(checked),
             Ok(_) => {}
             Err(more) => {
                 // A line that could not be read has had its message.
-                let lines: Vec<usize> = errors.iter().map(ConfigError::line).collect();
-                let others = more.into_iter();
-                errors.extend(others.filter(|one| one.line() == 0 || !lines.contains(&one.line())));
+                let lines: Vec<_> = errors.iter().map(ConfigError::line).collect();
+                errors.extend(more.into_iter().filter(|one| !one.repeats(&lines)));
             }
         }
         errors.sort_by_key(ConfigError::line);
@@ -351,12 +368,24 @@ impl Config {
 }
 
 /// One virtual host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// Lower-case names, `a.example` or `*.example`; empty for a default host without a name.
     pub names: Vec<String>,
+    /// The name, perhaps with scheme and port, to which its other names redirect.
+    #[serde(default)]
+    pub canonical: Option<String>,
+    /// These other names. They are those of the next host.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// Whether it has only the redirect of the host before.
+    #[serde(default)]
+    pub is_alias: bool,
     /// The document root: an absolute path to an existing directory.
     pub root: PathBuf,
+    /// Its own access log; `None` for that of the top level.
+    #[serde(default)]
+    pub log: Option<LogFile>,
     /// Its own certificate, which is also among those of [`TlsConfig`].
     #[serde(default)]
     pub tls: Option<TlsIdentity>,
@@ -376,6 +405,9 @@ pub struct Host {
     /// What is served in place of a path that does not exist, in this order.
     #[serde(default)]
     pub fallback: Vec<Fallback>,
+    /// Whether paths that end in `.html` redirect to those without. The first fallback is then `$path.html`.
+    #[serde(default)]
+    pub clean_urls: bool,
     /// Bodies of error responses, by status: absolute paths to existing files.
     pub error_pages: BTreeMap<u16, PathBuf>,
     /// Paths that a handler answers, including those of the top level.
@@ -384,13 +416,7 @@ pub struct Host {
     /// Rules for response headers of this host; those of the top level apply before them.
     #[serde(default)]
     pub headers: Vec<HeaderRule>,
-}
-
-/// The access log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogConfig {
-    /// The file, appended to and created when missing, or a daemon: see [`LogConfig::daemon`].
-    pub path: PathBuf,
-    /// The format of its lines.
-    pub format: LogFormat,
+    /// Rules for pages of other origins; those of the top level are for what these leave.
+    #[serde(default)]
+    pub cors: Vec<CorsRule>,
 }

@@ -3,8 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::LogConfig;
-
 /// The daemon that gets the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDaemon {
@@ -19,10 +17,10 @@ const DAEMONS: [(&str, LogDaemon, &str); 2] = [
     ("journal", LogDaemon::Journal, "/run/systemd/journal/socket"),
 ];
 
-impl LogConfig {
-    /// The daemon that gets the log, and its socket; `None` if a file gets it.
-    pub fn daemon(&self) -> Option<(LogDaemon, &Path)> {
-        let text = self.path.to_str()?;
+impl LogDaemon {
+    /// The daemon that gets the log with this path, and its socket; `None` if a file gets it.
+    pub fn of(path: &Path) -> Option<(LogDaemon, &Path)> {
+        let text = path.to_str()?;
         DAEMONS.iter().find_map(|(name, daemon, _)| {
             let socket = text.strip_prefix(name)?.strip_prefix(':')?;
             socket
@@ -48,7 +46,6 @@ pub(super) fn with_socket(written: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LogFormat;
 
     #[test]
     fn daemons_are_told_from_files() {
@@ -63,11 +60,12 @@ mod tests {
         ] {
             let found = with_socket(Path::new(written));
             assert_eq!(found.as_deref(), expected.map(Path::new), "{written}");
-            let log = LogConfig {
-                path: found.unwrap_or_else(|| written.into()),
-                format: LogFormat::Common,
-            };
-            assert_eq!(log.daemon().is_some(), expected.is_some(), "{written}");
+            let path = found.unwrap_or_else(|| written.into());
+            assert_eq!(
+                LogDaemon::of(&path).is_some(),
+                expected.is_some(),
+                "{written}"
+            );
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use headway_gateway::client_address::UNIX_CLIENT;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +14,13 @@ use super::ranges::{span, value};
 use super::settings::Settings;
 use super::units::OneOrMany;
 
-/// What `private` stands for: this machine, and the addresses of private networks (RFC 1918, RFC 4193).
-const PRIVATE: [&str; 6] = [
+/// The word for clients of Unix sockets.
+const UNIX: &str = "unix";
+
+/// What `private` stands for: this machine, its Unix sockets, and the addresses of private networks (RFC
+/// 1918, RFC 4193).
+const PRIVATE: [&str; 7] = [
+    "0.0.0.0/32",
     "127.0.0.0/8",
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -39,11 +45,14 @@ impl FromStr for Network {
                 PRIVATE.iter().filter_map(|one| one.parse().ok()).collect(),
             ));
         }
+        if text == UNIX {
+            return Ok(Network(vec![UNIX_CLIENT.into()]));
+        }
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(Network(vec![address.to_canonical().into()]));
         }
         let network: IpNet = text.parse().map_err(|_| {
-            format!("`{text}` is not a network; write an address, a network such as 10.0.0.0/8, or private")
+            format!("`{text}` is not a network; write an address, a network such as 10.0.0.0/8, private or unix")
         })?;
         let mapped = "::ffff:0:0/96".parse::<IpNet>();
         if mapped.is_ok_and(|mapped| mapped.contains(&network)) {
@@ -86,7 +95,11 @@ impl From<&OneOrMany<Network>> for Networks {
 /// As a list of TOML.
 impl fmt::Display for Networks {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(|one| format!("\"{one}\"")).collect();
+        let shown = |one: &IpNet| match *one == IpNet::from(UNIX_CLIENT) {
+            true => format!("\"{UNIX}\""),
+            false => format!("\"{one}\""),
+        };
+        let all: Vec<String> = self.0.iter().map(shown).collect();
         write!(out, "[{}]", all.join(", "))
     }
 }
@@ -203,6 +216,7 @@ mod tests {
             ("::1", true),
             ("fd00::1", true),
             ("192.0.2.1", false),
+            ("0.0.0.0", true),
         ] {
             assert_eq!(
                 private.contains(address.parse().unwrap()),
@@ -240,8 +254,8 @@ mod tests {
 
     #[test]
     fn networks_read_back_as_printed() {
-        let printed = networks(&["10.0.0.0/8", "::1"]).to_string();
-        assert_eq!(printed, "[\"10.0.0.0/8\", \"::1/128\"]");
+        let printed = networks(&["10.0.0.0/8", "unix", "::1"]).to_string();
+        assert_eq!(printed, "[\"10.0.0.0/8\", \"unix\", \"::1/128\"]");
     }
 
     #[test]

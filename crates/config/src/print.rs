@@ -6,9 +6,9 @@ use std::fmt::{self, Display, Write};
 use super::units::{AcceptBatch, Bytes, Millis};
 use super::variables;
 use super::{
-    Access, AcmeConfig, Cgi, ClientCertificate, Config, HandlerConfig, HeaderAction, HeaderRule,
-    HelperBackend, Host, Location, PathMatch, Protocol, ResearchConfig, TlsConfig, TlsIdentity,
-    TlsVersion, UpstreamEntry, Upstreams,
+    Access, AcmeConfig, Cgi, ClientCertificate, Config, CorsRule, HandlerConfig, HeaderAction,
+    HeaderRule, HelperBackend, Host, Location, PathMatch, Protocol, ResearchConfig, TlsConfig,
+    TlsIdentity, TlsVersion, UpstreamEntry, Upstreams,
 };
 
 impl Config {
@@ -54,6 +54,12 @@ impl Config {
         if let Some(tls) = &self.tls {
             writeln!(out, "tls-listen = {}", list(secure.iter()))?;
             write_tls(out, tls, self.acme.as_ref())?;
+        }
+        if self.listen.iter().any(|endpoint| endpoint.path().is_some()) {
+            writeln!(out, "listen-mode = \"{:o}\"", self.unix_rights.mode)?;
+            if let Some(owner) = &self.unix_rights.owner {
+                writeln!(out, "listen-owner = {}", quoted(owner))?;
+            }
         }
         writeln!(out, "workers = {}", self.workers)?;
         writeln!(out, "events = {}", quoted(&self.events))?;
@@ -187,7 +193,7 @@ impl Config {
             Some(server) => writeln!(out, "server-header = {}", quoted(server))?,
             None => writeln!(out, "hide-server-header = true")?,
         }
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log.as_ref().filter(|log| !log.is_of_host) {
             writeln!(out, "log = {}", quoted(log.path.display()))?;
             writeln!(out, "log-format = {}", quoted(&log.format))?;
         }
@@ -212,9 +218,9 @@ impl Config {
             }
         }
         (self.headers.iter()).try_for_each(|rule| write_header_rule(out, "header", rule))?;
-        self.sites()
-            .iter()
-            .try_for_each(|host| write_host(out, host))
+        (self.cors.iter()).try_for_each(|rule| write_cors_rule(out, "cors", rule))?;
+        let mut written = self.sites().iter().filter(|host| !host.is_alias);
+        written.try_for_each(|host| write_host(out, host))
     }
 }
 
@@ -299,18 +305,43 @@ fn write_header_rule(out: &mut String, table: &str, rule: &HeaderRule) -> fmt::R
     }
 }
 
+fn write_cors_rule(out: &mut String, table: &str, rule: &CorsRule) -> fmt::Result {
+    writeln!(out, "\n[[{table}]]\nprefix = {}", quoted(&rule.prefix))?;
+    for (key, texts) in [
+        ("origins", &rule.origins),
+        ("methods", &rule.methods),
+        ("headers", &rule.headers),
+        ("expose", &rule.expose),
+    ] {
+        writeln!(out, "{key} = {}", list(texts.iter()))?;
+    }
+    writeln!(out, "credentials = {}", rule.credentials)?;
+    writeln!(out, "max-age = \"{}\"", Millis(rule.max_age_s * 1000))
+}
+
 fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     writeln!(out, "\n[[host]]")?;
     if !host.names.is_empty() {
-        writeln!(out, "names = {}", list(host.names.iter()))?;
+        let names = host.names.iter().chain(&host.aliases);
+        writeln!(out, "names = {}", list(names))?;
+    }
+    if let Some(canonical) = &host.canonical {
+        writeln!(out, "canonical = {}", quoted(canonical))?;
     }
     writeln!(out, "root = {}", quoted(host.root.display()))?;
     if let Some(identity) = &host.tls {
         write_identity(out, identity)?;
     }
+    if let Some(log) = &host.log {
+        writeln!(out, "log = {}", quoted(log.path.display()))?;
+        writeln!(out, "log-format = {}", quoted(&log.format))?;
+    }
     writeln!(out, "index = {}", list(host.index.iter()))?;
     writeln!(out, "listing = {}", host.listing)?;
     write_access(out, &host.access)?;
+    if host.clean_urls {
+        writeln!(out, "clean-urls = true")?;
+    }
     if !host.fallback.is_empty() {
         writeln!(out, "fallback = {}", list(host.fallback.iter()))?;
     }
@@ -324,6 +355,8 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     writeln!(out, "error-pages = {{ {} }}", pages.join(", "))?;
     let mut headers = host.headers.iter();
     headers.try_for_each(|rule| write_header_rule(out, "host.header", rule))?;
+    let mut cors = host.cors.iter();
+    cors.try_for_each(|rule| write_cors_rule(out, "host.cors", rule))?;
     let mut locations = host.locations.iter();
     locations.try_for_each(|location| write_location(out, location))
 }

@@ -10,20 +10,22 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::error::{ConfigError, ConfigFile, Findings};
-use super::keys::{Key, Setting, Table, Tables, Topic, table};
+use super::error::{ConfigError, ConfigFile, Findings, PlacedFile};
+use super::keys::{Key, Setting, Table, Tables, Topic, Twice, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{
-    AcmeChallenge, CipherSuite, ClientCertificate, EarlyReject, EtagSource, Fallback, Handshakes,
-    HeaderAction, ListenerMode, LogFormat, Network, Offload, SendMethod, StatusRange, Symlinks,
+    AcmeChallenge, CipherSuite, ClientCertificate, EarlyReject, Endpoint, EtagSource, Fallback,
+    FileMode, Handshakes, ListenerMode, LogFormat, Network, Offload, SendMethod, Symlinks,
     TlsVersion,
 };
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
 
+mod host;
 mod location;
 
+pub use host::{CorsSettings, HeaderSettings, HostSettings};
 pub use location::LocationSettings;
 
 /// The position of values from the command line, which has no bytes of a file.
@@ -45,11 +47,21 @@ table! {
         /// On the command line it is the argument DIR. Another directory may take its path while it is
         /// served. On a network file system only a symbolic link in the path may be switched.
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
+        /// Other configuration files to read, relative to this one. Only a file has it.
+        ///
+        /// `*` and `?` in a file name stand for other characters. Hosts, locations and headers are added in the
+        /// order of the file names. Any other key may be in one file only. Relative paths are relative to their file.
+        include: OneOrMany<PathBuf>, Serving, "none", "[\"conf.d/*.toml\"]";
         /// Address to listen on.
         ///
         /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine
         /// only). `[::]:8080` is all IPv6 addresses, without IPv4. For both, list both.
-        listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::]:80\"]";
+        /// `unix:/run/headway.sock` is a Unix socket.
+        listen: OneOrMany<Endpoint>, Serving, "127.0.0.1:8080", "[\":80\", \"[::]:80\"]";
+        /// Permissions of Unix sockets in listen. Clients need to be able to write.
+        listen_mode: FileMode, Serving, "660", "\"666\"";
+        /// Owner of Unix sockets in listen: NAME or NAME:GROUP.
+        listen_owner: String, Serving, "the user that starts the server", "\"www-data\"";
         /// Worker processes.
         ///
         /// Each has its own event loop and caches.
@@ -84,6 +96,10 @@ table! {
         /// $path is the requested path. A fallback may be that of a program, which sees the requested
         /// path.
         fallback: OneOrMany<Fallback>, Files, "none", "[\"$path.html\", \"/index.html\"]";
+        /// Serve about.html at /about, and redirect /about.html there with 308.
+        ///
+        /// Likewise /index.html redirects to /. It does not concern paths of locations.
+        clean_urls: bool, Files, "false", "true";
         /// List directories without an index file.
         listing: bool, Files, "false", "true";
         /// Serve and list names that begin with a dot; otherwise they get 404.
@@ -190,7 +206,7 @@ table! {
         ///
         /// Without listen the server speaks HTTPS only. A certificate is needed: tls-certificate for all hosts or in
         /// each host, or acme-hosts.
-        tls_listen: OneOrMany<ListenAddress>, Tls, "no HTTPS", "[\":443\", \"[::]:443\"]";
+        tls_listen: OneOrMany<Endpoint>, Tls, "no HTTPS", "[\":443\", \"[::]:443\"]";
         /// Certificate in PEM, followed by its intermediate certificates.
         ///
         /// Hosts may have others. A client gets the certificate with the name that it asks for, otherwise this one.
@@ -367,71 +383,10 @@ table! {
         host: Tables<HostSettings>, Host, "none", "[[host]]";
         /// Rules for response headers.
         header: Tables<HeaderSettings>, Header, "none", "[[header]]";
+        /// Rules for pages of other origins (CORS).
+        cors: Tables<CorsSettings>, Cors, "none", "[[cors]]";
         /// Paths that a handler answers, on every host.
         location: Tables<LocationSettings>, Location, "none", "[[location]]";
-    }
-}
-
-table! {
-    /// One `[[host]]`. What it leaves out is taken from the top level.
-    HostSettings, "host" {
-        /// Host names, such as a.example or *.example.
-        ///
-        /// The first host may leave them out: it is the default host.
-        names: OneOrMany<String>, Host, "the default host", "[\"example.com\", \"*.example.com\"]";
-        /// Document root: a directory.
-        root: PathBuf, Host, "it is required", "\"/srv/example\"";
-        /// Certificate in PEM, followed by its intermediate certificates. Needs tls-listen.
-        tls_certificate: PathBuf, Host, "that of the top level", "\"/etc/headway/example.org.pem\"";
-        /// Private key of the certificate in PEM.
-        tls_key: PathBuf, Host, "the file of tls-certificate", "\"/etc/headway/example.org.key\"";
-        /// File to serve for a directory, or a list of names to try in order.
-        index: OneOrMany<String>, Host, "that of the top level", "\"index.html\"";
-        /// Paths to serve in place of one that does not exist, in order.
-        fallback: OneOrMany<Fallback>, Host, "that of the top level", "\"/index.php\"";
-        /// List directories that have no index file.
-        listing: bool, Host, "that of the top level", "true";
-        /// Serve and list names that begin with a dot.
-        dotfiles: bool, Host, "that of the top level", "true";
-        /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
-        precompressed: bool, Host, "that of the top level", "false";
-        /// Symbolic links below the root to follow: inside, owner, none or any.
-        symlinks: Symlinks, Host, "that of the top level", "\"none\"";
-        /// Files to send as the body of error responses, by status.
-        error_pages: BTreeMap<String, PathBuf>, Host, "that of the top level", "{ 404 = \"errors/404.html\" }";
-        /// Networks whose clients are served; others get 403.
-        allow: OneOrMany<Network>, Host, "those of the top level", "\"private\"";
-        /// Networks whose clients get 403.
-        deny: OneOrMany<Network>, Host, "those of the top level", "\"203.0.113.0/24\"";
-        /// Paths that a handler answers, on this host.
-        location: Tables<LocationSettings>, Host, "those of the top level", "[[host.location]]";
-        /// Rules for response headers, on this host.
-        header: Tables<HeaderSettings>, Host, "those of the top level", "[[host.header]]";
-    }
-}
-
-table! {
-    /// One `[[header]]`.
-    HeaderSettings, "header" {
-        /// Responses whose path begins so.
-        prefix: String, Header, "/", "\"/assets/\"";
-        /// Responses whose path ends so.
-        suffix: String, Header, "any end", "\".js\"";
-        /// Responses with this media type. image/* stands for all images.
-        content_type: String, Header, "any type", "\"text/html\"";
-        /// Responses with these statuses: success, error, any, a class such as 4xx, or a number.
-        ///
-        /// success is 200 to 399, so also redirects and 304. error is 400 to 599.
-        when: OneOrMany<StatusRange>, Header, "success", "[\"404\", \"5xx\"]";
-        /// What to do with the header: set, append or remove.
-        ///
-        /// set replaces the value that an upstream, a program or a more general rule has set. append
-        /// adds a line.
-        action: HeaderAction, Header, "set", "\"append\"";
-        /// Name of the header.
-        name: String, Header, "it is required", "\"Cache-Control\"";
-        /// Value of the header. With remove there is none.
-        value: String, Header, "it is required", "\"max-age=3600\"";
     }
 }
 
@@ -443,6 +398,7 @@ pub fn reference(extensions: KnownExtensions) -> Vec<Key> {
     all.extend(extensions.research.iter().flat_map(|own| (own.keys)()));
     all.extend(HostSettings::keys());
     all.extend(HeaderSettings::keys());
+    all.extend(CorsSettings::keys());
     all.extend(LocationSettings::keys());
     if extensions.research.is_none() {
         all.retain(|key| key.topic != Topic::Research);
@@ -465,7 +421,8 @@ impl Settings {
         path: &Path,
         extensions: KnownExtensions,
     ) -> Result<Settings, Vec<ConfigError>> {
-        match Settings::read_toml(ConfigFile { path, text }, extensions) {
+        let file = PlacedFile::only(ConfigFile { path, text });
+        match Settings::read_toml(file, extensions) {
             (settings, faults) if faults.is_empty() => Ok(settings),
             (_, faults) => Err(faults),
         }
@@ -473,10 +430,11 @@ impl Settings {
 
     /// Reads what can be read, and lists everything that is wrong with the text.
     pub(super) fn read_toml(
-        source: ConfigFile<'_>,
+        source: PlacedFile<'_>,
         extensions: KnownExtensions,
     ) -> (Settings, Vec<ConfigError>) {
-        let mut to = Findings::new(Some(source), extensions.research);
+        let mut to = Findings::of_reading(source, extensions.research);
+        let source = source.file;
         let (document, errors) = DeTable::parse_recoverable(source.text);
         let is_broken = !errors.is_empty();
         for error in errors {
@@ -547,6 +505,10 @@ impl Settings {
             &mut self.state_directory,
         ];
         own.into_iter().for_each(|path| join(path, directory));
+        let listen = [&mut self.listen, &mut self.tls_listen];
+        let endpoints = listen.into_iter().flatten();
+        let endpoints = endpoints.flat_map(|item| &mut item.get_mut().0);
+        endpoints.for_each(|endpoint| endpoint.anchor(directory));
         join_pages(&mut self.error_pages, directory);
         join_programs(&mut self.location, directory);
         for host in self.host.iter_mut().flat_map(|host| host.get_mut()) {
@@ -554,6 +516,7 @@ impl Settings {
             join(&mut host.root, directory);
             join(&mut host.tls_certificate, directory);
             join(&mut host.tls_key, directory);
+            join(&mut host.log, directory);
             join_pages(&mut host.error_pages, directory);
             join_programs(&mut host.location, directory);
         }

@@ -34,6 +34,14 @@ pub(super) fn program_user(item: &Setting<String>, to: &mut Findings<'_>) -> Opt
     account("program-user", item, to)
 }
 
+/// The owner of Unix sockets.
+pub(super) fn socket_owner(item: &Setting<String>, to: &mut Findings<'_>) -> Option<Account> {
+    let item = item.as_ref()?;
+    let account = Account::parse(item.get_ref());
+    let failed = |error| to.environment_error("listen-owner", Some(item.span()), error);
+    account.map_err(failed).ok()
+}
+
 fn account(key: &'static str, item: &Setting<String>, to: &mut Findings<'_>) -> Option<Account> {
     let item = item.as_ref()?;
     let position = Some(item.span());

@@ -14,8 +14,8 @@ use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany
 use super::variables;
 use super::{AcmeChallenge, CipherSuite, ClientCertificate, Handshakes, Offload, TlsVersion};
 use super::{
-    EarlyReject, EtagSource, Fallback, HeaderAction, ListenerMode, LogFormat, Network, StatusRange,
-    Streams, Symlinks,
+    EarlyReject, Endpoint, EtagSource, Fallback, FileMode, HeaderAction, ListenerMode, LogFormat,
+    Network, StatusRange, Streams, Symlinks,
 };
 
 /// The description of a type of setting, for messages, help and the reference.
@@ -85,6 +85,11 @@ pub(crate) trait Value: Sized {
     /// Reads the texts of an option that was given once or several times: the last one counts.
     fn parse_all(texts: &[String]) -> Result<Self, String> {
         Self::parse(texts.last().map_or("", String::as_str))
+    }
+
+    /// Adds the value of an included file; `false` if there can be only one.
+    fn merge(_: &mut Self, _: Self) -> bool {
+        false
     }
 
     /// Reads a value of the file; what is wrong with it is added to the findings.
@@ -203,7 +208,9 @@ texts! {
     Helpers: "number, range or \"io_uring\"", "N|MIN-MAX|io_uring", "", TextOrNumber, "a number, a range such as \"1-16\", or \"io_uring\"";
     AcceptBatch: "number or \"auto\"", "N|auto", "", TextOrNumber, "a number or \"auto\"";
     ListenAddress: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
-    Network: "network", "NETWORK", "", Text, "an address, a network such as \"10.0.0.0/8\", or \"private\"";
+    Endpoint: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
+    FileMode: "mode", "MODE", "", Text, "a mode, such as \"660\"";
+    Network: "network", "NETWORK", "", Text, "an address, a network such as \"10.0.0.0/8\", \"private\" or \"unix\"";
     Fallback: "path", "PATH", "", Text, "a path such as \"/index.html\" or \"$path.html\"";
     EtagSource: "choice", "mtime-size|inode|content", "", Text, "\"mtime-size\", \"inode\" or \"content\"";
     HeaderAction: "choice", "set|append|remove", "", Text, "\"set\", \"append\" or \"remove\"";

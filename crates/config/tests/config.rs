@@ -2,16 +2,17 @@
 
 use headway_config::research::{Preset, ResearchSettings};
 use headway_config::settings::{HostSettings, from_command_line};
-use headway_config::units::{ListenAddress, OneOrMany};
+use headway_config::units::OneOrMany;
 use headway_config::{
-    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, KnownExtensions, Location,
-    LogFormat, Memory, Opening, SendMethod, SendVariant, Settings,
+    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Endpoint, Environment, KnownExtensions,
+    Location, LogFormat, Memory, Opening, SendMethod, SendVariant, Settings,
 };
 use std::path::Path;
 
 use crate::{HERE, RESEARCH_SERVER};
 
 mod acme;
+mod include;
 mod mistakes;
 mod mistakes_of_tables;
 mod reference;
@@ -165,7 +166,7 @@ fn options_take_precedence_over_the_file() {
         Path::new("/headway.toml"),
     )
     .unwrap();
-    let listen = OneOrMany(vec!["2".parse::<ListenAddress>().unwrap()]);
+    let listen = OneOrMany(vec!["2".parse::<Endpoint>().unwrap()]);
     settings.overlay(
         Settings {
             listen: Some(from_command_line(listen)),
@@ -175,7 +176,8 @@ fn options_take_precedence_over_the_file() {
         KnownExtensions::NONE,
     );
     let config = Config::check(&settings, None, &HERE).unwrap().config;
-    assert_eq!((config.workers, config.listen[0].port()), (1, 2));
+    let port = config.listen[0].tcp().unwrap().port();
+    assert_eq!((config.workers, port), (1, 2));
     let log = config.log.unwrap();
     assert_eq!(
         (log.path.as_path(), log.format.clone()),
@@ -279,7 +281,7 @@ fn warning_when_status_is_public_or_backlog_is_reduced() {
 fn effective_settings_are_the_same_when_read_back() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("404.html"), "none").unwrap();
-    let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server-header = true\nlisting = true\n\
+    let text = "listen = [\":0\", \"[::1]:0\", \"unix:a b.sock\"]\nlisten-mode = \"600\"\nstatus = \"9\"\nhide-server-header = true\nlisting = true\n\
         log = \"a \\\"b\\\".log\"\nlog-format = \"json\"\n\
         max-connections-per-address = 7\nmin-transfer-rate = 0\nbuffer-memory-max = \"1MiB\"\n\
         buffer-disk-max = 0\ndefer-accept = false\nresearch.preset = \"no-mmap\"\nhelpers = \"2-5\"\n\
@@ -287,7 +289,11 @@ fn effective_settings_are_the_same_when_read_back() {
         [[header]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\
         [[header]]\nsuffix = \".js\"\ncontent-type = \"TEXT/*\"\nwhen = [404, \"5xx\", \"success\"]\n\
         name = \"X\"\naction = \"remove\"\n\
-        [[host]]\nroot = \".\"\n[[host]]\nnames = \"x\"\nroot = \".\"\nindex = []\n\
+        [[cors]]\nprefix = \"/api/\"\norigins = \"https://a.example\"\ncredentials = true\nmax-age = 5\n\
+        [[host]]\nroot = \".\"\nlog = \"-\"\n[[host.cors]]\norigins = \"*\"\nheaders = \"*\"\n\
+        [[host]]\nnames = [\"y\", \"www.y\", \"*.y\"]\ncanonical = \"https://www.y:8443\"\nroot = \".\"\nclean-urls = true\n\
+        [[host]]\nnames = \"z\"\ncanonical = \"z\"\nroot = \".\"\nfallback = \"/a\"\nlog-format = \"{client}\"\n\
+        [[host]]\nnames = \"x\"\nroot = \".\"\nindex = []\n\
         [[host.header]]\nwhen = \"any\"\naction = \"append\"\nname = \"Y\"\nvalue = \"z\"";
     let path = directory.path().join("headway.toml");
     let settings = Settings::from_toml_with(text, &path, RESEARCH_SERVER).unwrap();

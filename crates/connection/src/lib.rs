@@ -26,6 +26,7 @@ use std::rc::Rc;
 
 use headway_event::{Interest, Token};
 use headway_files::Waiter;
+use headway_gateway::client_address::UNIX_CLIENT;
 use headway_http2::{Session, Stream};
 use headway_request::{Charge, Entry, Outgoing, Request};
 use headway_tls::{Client, Summary};
@@ -144,6 +145,8 @@ pub enum Delegate {
     Listing,
     /// The redirect of a directory to its path with a final slash.
     DirectoryRedirect,
+    /// The redirect of a path that ends in `.html` to the one without.
+    CleanRedirect,
     /// The redirect of this location.
     LocationRedirect(usize),
     /// The embedded application at this location.
@@ -233,6 +236,8 @@ pub struct Connection {
     pub client: SocketAddr,
     /// `None` for a connection that does not come from a trusted proxy.
     pub behind_proxy: Option<Box<BehindProxy>>,
+    /// The origin of the current request, if its response has to name it.
+    pub origin: Option<Rc<[u8]>>,
     /// The local address, looked up once a handler needs it.
     pub local: OnceCell<Box<SocketAddr>>,
     /// Identifies the connection in events and helper answers.
@@ -285,6 +290,7 @@ impl Connection {
             stream: None,
             client,
             behind_proxy: None,
+            origin: None,
             local: OnceCell::new(),
             token,
             interest: None,
@@ -400,11 +406,12 @@ impl Connection {
         behind.is_some_and(|behind| behind.is_trusted)
     }
 
-    /// The address that the limit of connections per address counts. A trusted proxy is not limited.
+    /// The address that the limit of connections per address counts. A trusted proxy is not limited, and a
+    /// client of a Unix socket has none.
     pub fn counted_address(&self) -> Option<IpAddr> {
         match &self.behind_proxy {
             Some(behind) => behind.counted,
-            None => Some(self.client.ip()),
+            None => Some(self.client.ip()).filter(|address| *address != UNIX_CLIENT),
         }
     }
 

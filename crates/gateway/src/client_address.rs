@@ -4,11 +4,14 @@
 //! Sources: RFC 7239 (`Forwarded`); the PROXY protocol, versions 1 and 2
 //! (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proxy_header::{Error, ParseConfig, Protocol, ProxyHeader};
 
 use crate::Request;
+
+/// What the address of a client of a Unix socket is. No client of TCP has it, and no proxy can name it.
+pub const UNIX_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Longest header of version 1, its end of line included.
 const V1_BYTES_MAX: usize = 107;
@@ -58,7 +61,10 @@ pub fn read_proxy_header(input: &[u8]) -> ProxyPreface {
                     addresses.source.port(),
                 )
             });
-            ProxyPreface::Complete { length, client }
+            match client {
+                Some(client) if client.ip() == UNIX_CLIENT => ProxyPreface::Invalid,
+                client => ProxyPreface::Complete { length, client },
+            }
         }
         Err(Error::BufferTooShort) if !is_whole(input) => ProxyPreface::Partial,
         Err(_) => ProxyPreface::Invalid,
@@ -146,7 +152,7 @@ fn address(text: &[u8]) -> Option<IpAddr> {
             .or_else(|_| text.parse::<SocketAddr>().map(|socket| socket.ip()))
             .ok()?,
     };
-    Some(address.to_canonical())
+    Some(address.to_canonical()).filter(|address| *address != UNIX_CLIENT)
 }
 
 #[cfg(test)]
@@ -193,6 +199,10 @@ mod tests {
             ("X-Forwarded-For: ::ffff:192.0.2.7\r\n", "192.0.2.7"),
             ("X-Forwarded-For: 192.0.2.7.evil\r\n", "10.0.0.1"),
             ("X-Forwarded-For: \u{ff}\r\n", "10.0.0.1"),
+            // It would be that of a client of a Unix socket.
+            ("X-Forwarded-For: 0.0.0.0\r\n", "10.0.0.1"),
+            ("X-Forwarded-For: ::ffff:0.0.0.0\r\n", "10.0.0.1"),
+            ("X-Forwarded-For: unix:\r\n", "10.0.0.1"),
         ] {
             assert_eq!(client("X-Forwarded-For", lines), expected, "{lines}");
         }
@@ -302,6 +312,7 @@ mod tests {
             b"PROXY TCP4 192.0.2.7 192.0.2.1 50000 99999\r\n",
             b"PROXY TCP4 192.0.2.300 192.0.2.1 50000 80\r\n",
             b"PROXY TCP4 2001:db8::1 2001:db8::2 50000 80\r\n",
+            b"PROXY TCP4 0.0.0.0 192.0.2.1 50000 80\r\n",
             b"PROXY UDP4 192.0.2.7 192.0.2.1 50000 80\r\n",
             b"\x16\x03\x01\x02\x00\x01",
             b"\r\nGET",
@@ -310,6 +321,7 @@ mod tests {
             &version_2(0x31, 0x11, &[0; 12]),
             &version_2(0x21, 0x11, &[0; 11]),
             &version_2(0x22, 0x11, &[0; 12]),
+            &version_2(0x21, 0x11, &[0; 12]),
         ] {
             let read = read_proxy_header(bytes);
             assert_eq!(read, ProxyPreface::Invalid, "{}", bytes.escape_ascii());

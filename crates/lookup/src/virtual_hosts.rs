@@ -195,17 +195,7 @@ mod tests {
             .map(|names| Host {
                 names: names.iter().map(|name| name.to_string()).collect(),
                 root: "/".into(),
-                tls: None,
-                index: Vec::new(),
-                listing: false,
-                dotfiles: false,
-                precompressed: false,
-                symlinks: Default::default(),
-                access: Default::default(),
-                fallback: Vec::new(),
-                error_pages: BTreeMap::new(),
-                locations: Vec::new(),
-                headers: Vec::new(),
+                ..Host::default()
             })
             .collect();
         VirtualHosts::open(&configs).unwrap()

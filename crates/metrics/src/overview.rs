@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use super::families::{self, FixedFamily};
 use super::features::Feature;
@@ -100,7 +99,7 @@ pub struct MasterStatus {
     /// Milliseconds since the master began to serve.
     pub uptime_ms: u64,
     /// The addresses served.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<String>,
     /// Workers that ended unexpectedly.
     pub worker_deaths: u64,
     /// Workers replaced because they made no progress; also in `worker_deaths`.

@@ -130,11 +130,18 @@ impl<'a> Representation<'a> {
             None => writer,
         };
         let rules = &context.settings.header_rules;
-        if rules.is_empty() {
-            return writer;
-        }
-        let media = rules.needs_media().then(|| self.media(context));
-        rules.apply(writer, self.root, self.path, media.as_deref())
+        let writer = match rules.is_empty() {
+            true => writer,
+            false => {
+                let media = rules.needs_media().then(|| self.media(context));
+                rules.apply(writer, self.root, self.path, media.as_deref())
+            }
+        };
+        let origin = context.origin.as_deref();
+        context
+            .settings
+            .cors
+            .apply(writer, self.root, self.path, origin)
     }
 
     /// Never later than Date (RFC 9110, 8.8.2.1): a clock may have been set back, or the file come from

@@ -126,6 +126,8 @@ pub struct Routes {
     is_empty: bool,
     /// Whose requests the hosts answer.
     access: Vec<Access>,
+    /// Which hosts have `clean-urls`.
+    clean_urls: Vec<bool>,
     /// What is served in place of a path that does not exist, by host.
     fallbacks: Vec<Rc<[Fallback]>>,
     /// The document roots, by host.
@@ -144,6 +146,7 @@ impl Routes {
                 .iter()
                 .map(|host| host.access.clone())
                 .collect(),
+            clean_urls: config.hosts.iter().map(|host| host.clean_urls).collect(),
             fallbacks: config
                 .hosts
                 .iter()
@@ -214,6 +217,25 @@ impl Routes {
     pub fn fallbacks(&self, site: &VirtualHost) -> Option<Rc<[Fallback]>> {
         let paths = self.fallbacks.get(site.root.0 as usize);
         paths.filter(|paths| !paths.is_empty()).cloned()
+    }
+
+    /// The path to which one that names a file of HTML is redirected, if the host has `clean-urls`. Both are
+    /// relative.
+    pub fn clean_url<'p>(&self, site: &VirtualHost, path: &'p [u8]) -> Option<&'p [u8]> {
+        let has_clean = self.clean_urls.get(site.root.0 as usize);
+        let page = path
+            .strip_suffix(b".html")
+            .filter(|_| has_clean == Some(&true))?;
+        let (directory, name) = match memchr::memrchr(b'/', page) {
+            Some(slash) => page.split_at(slash + 1),
+            None => (&page[..0], page),
+        };
+        match name {
+            // It has no other name.
+            b"" => None,
+            b"index" if site.index.iter().any(|index| index == "index.html") => Some(directory),
+            _ => Some(page),
+        }
     }
 
     /// Number of locations.

@@ -13,6 +13,7 @@
 )]
 
 mod byte_ranges;
+mod cors;
 pub mod handlers;
 mod error;
 mod file;
@@ -34,6 +35,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use header_rules::HeaderRules;
 
+pub use cors::CorsRules;
 pub use error::error;
 pub use file::{
     CachedBody, ContentSource, Representation, build_cached, choose_variant, file, is_plain,
@@ -45,6 +47,7 @@ pub use response_cache::ResponseCache;
 pub struct ResponseSettings {
     server: FieldLines,
     header_rules: HeaderRules,
+    cors: CorsRules,
     media: MediaTypes,
     etag: EtagSource,
 }
@@ -55,6 +58,7 @@ impl ResponseSettings {
         Self {
             server: field_lines(config.server_header.iter().map(|value| ("Server", value))),
             header_rules: HeaderRules::of(config),
+            cors: CorsRules::of(config),
             etag: config.etag,
             media: MediaTypes::new(
                 config
@@ -63,6 +67,13 @@ impl ResponseSettings {
                     .map(|(extension, media)| (extension, media)),
             ),
         }
+    }
+}
+
+impl ResponseSettings {
+    /// The rules for pages of other origins.
+    pub fn cors(&self) -> &CorsRules {
+        &self.cors
     }
 }
 
@@ -107,6 +118,8 @@ pub struct ResponseContext<'a> {
     pub completes: bool,
     /// The methods that `Allow` names.
     pub allowed: &'static str,
+    /// The origin of the request, if the response has to name it ([`CorsRules::names`]).
+    pub origin: Option<Rc<[u8]>>,
 }
 
 /// `Retry-After` of an ordinary 503, in seconds. Most shortages are over by then.
@@ -136,6 +149,7 @@ impl<'a> ResponseContext<'a> {
             target,
             retry_after_s: RETRY_AFTER_S,
             allowed: FILE_METHODS,
+            origin: None,
         }
     }
 
@@ -156,6 +170,7 @@ impl<'a> ResponseContext<'a> {
             target: None,
             retry_after_s: RETRY_AFTER_S,
             allowed: FILE_METHODS,
+            origin: None,
         }
     }
 
@@ -173,12 +188,15 @@ impl<'a> ResponseContext<'a> {
 
     /// Applies the header rules of the requested path, where no file says which path it is.
     fn apply_rules<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
-        let rules = &self.settings.header_rules;
-        if rules.is_empty() {
+        let (rules, cors) = (&self.settings.header_rules, &self.settings.cors);
+        if rules.is_empty() && cors.is_empty() {
             return writer;
         }
         match self.target.map(normalise) {
-            Some(Ok(path)) => rules.apply(writer, self.host, &path.bytes, None),
+            Some(Ok(path)) => {
+                let writer = rules.apply(writer, self.host, &path.bytes, None);
+                cors.apply(writer, self.host, &path.bytes, self.origin.as_deref())
+            }
             _ => writer,
         }
     }
@@ -217,6 +235,17 @@ pub fn redirect_directory(
     let mut location = format!("/{}/", encode_path(path)).into_bytes();
     push_query(&mut location, query);
     redirect(context, Status::MOVED_PERMANENTLY, location)
+}
+
+/// The redirect of a file of HTML to its path without `.html`, which is given in its normal form.
+pub fn redirect_clean(
+    context: &ResponseContext<'_>,
+    path: &[u8],
+    query: Option<&[u8]>,
+) -> Outgoing {
+    let mut location = format!("/{}", encode_path(path)).into_bytes();
+    push_query(&mut location, query);
+    redirect(context, Status::PERMANENT_REDIRECT, location)
 }
 
 /// The redirect of a location. `rest`: what follows its prefix in the path.
@@ -285,6 +314,20 @@ pub fn options(context: &ResponseContext<'_>) -> Outgoing {
         .field_u64("Content-Length", 0);
     context.apply_rules(writer).end();
     Outgoing::new(Status::OK.code(), head)
+}
+
+/// The response to a preflight: whether a page of another origin may make a request.
+pub fn preflight(context: &ResponseContext<'_>) -> Outgoing {
+    let mut head = Vec::with_capacity(256);
+    let writer = context.begin(&mut head, Status::NO_CONTENT);
+    let writer = context.apply_rules(writer);
+    let (cors, origin) = (&context.settings.cors, context.origin.as_deref());
+    let writer = match context.target.map(normalise) {
+        Some(Ok(path)) => cors.answer_preflight(writer, context.host, &path.bytes, origin),
+        _ => writer,
+    };
+    writer.end();
+    Outgoing::new(Status::NO_CONTENT.code(), head)
 }
 
 /// A directory listing that a helper has rendered. It has no validators, but it exists, which `*` in a

@@ -39,6 +39,7 @@ mod spawn;
 mod stopping;
 mod store;
 mod tls;
+mod unix_socket;
 mod watchdog;
 mod worker;
 
@@ -187,7 +188,7 @@ impl<'r> Master<'r> {
         let current = Rc::new(current.with_valid_certificates(None)?);
         let log = Log::start_of(&current)?;
         let resolver = Resolver::start(&current.config).map_err(system("resolver thread"))?;
-        let listen = listeners.addresses();
+        let listen = listeners.shown();
         let mut master = Master {
             signals,
             service: Service::new(),

@@ -18,6 +18,7 @@ mod application;
 mod buffers;
 mod closing;
 mod context;
+mod cors;
 mod deliver;
 mod files;
 pub(crate) mod gateway;

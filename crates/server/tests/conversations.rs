@@ -80,6 +80,7 @@ areas! {
     paths_are_normalised_within_the_document_root = "paths",
     missing_permissions_return_403 = "permissions",
     locations_redirect_elsewhere = "redirects",
+    pages_of_other_origins_are_granted_what_the_rules_say = "cors",
     range_requests_return_the_exact_bytes = "ranges",
     request_smuggling_forms_are_rejected = "smuggling",
 }

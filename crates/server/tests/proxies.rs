@@ -317,3 +317,53 @@ fn clients_of_other_networks_get_403() {
     assert_eq!(ask("GET", "/file.txt", "198.51.100.1"), 403);
     assert_eq!(get(&server, "/private/a.txt").status, 200);
 }
+
+#[test]
+fn chain_of_10_000_addresses_names_the_last_that_is_not_trusted() {
+    let site = site();
+    let get = |lines: &str| format!("GET /file.txt HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
+    let trusted = vec!["127.0.0.9"; 10_000].join(",");
+    let spoofed = vec!["192.0.2.66"; 10_000].join(",");
+    let server = serve(&site, &format!("{TRUSTED}max-header-size = \"1MiB\"\n"));
+    let mut stream = connect_from(PROXY, &server);
+    let mut other = server.connect();
+    let own = other.local_addr().unwrap().to_string();
+    for lines in [
+        format!("X-Forwarded-For: 192.0.2.7,{trusted}\r\n"),
+        format!("X-Forwarded-For: {spoofed},192.0.2.8\r\n"),
+        "X-Forwarded-For: 192.0.2.66\r\n".repeat(90) + "X-Forwarded-For: 192.0.2.9\r\n",
+    ] {
+        assert_eq!(send_and_receive(&mut stream, get(&lines)).status, 200);
+    }
+    let lines = format!("X-Forwarded-For: {spoofed}\r\n");
+    assert_eq!(send_and_receive(&mut other, get(&lines)).status, 200);
+    is_well(&server);
+    drop((stream, other));
+    let clients = logged(&site, server);
+    assert_eq!(clients[..4], ["192.0.2.7", "192.0.2.8", "192.0.2.9", &own]);
+    // With the usual limit such a header is too long.
+    let server = serve(&site, TRUSTED);
+    let mut stream = connect_from(PROXY, &server);
+    assert_eq!(send_and_receive(&mut stream, get(&lines)).status, 431);
+}
+
+#[test]
+fn connection_ends_without_a_response_when_its_proxy_header_is_cut_off() {
+    let site = site();
+    let server = serve(&site, PREFACED);
+    for cut in [&V1[..20], &V2[..5], &V2[..20]] {
+        let mut stream = connect_from(PROXY, &server);
+        send(&mut stream, cut);
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let error = receive(&mut stream).unwrap_err();
+        assert!(error.contains("after \"\""), "{error}");
+    }
+    is_well(&server);
+    // One that never ends is cut off by the timeout of the header.
+    let server = serve(&site, &format!("{PREFACED}header-timeout = \"1s\"\n"));
+    let mut stream = connect_from(PROXY, &server);
+    send(&mut stream, &V1[..20]);
+    let status = receive(&mut stream).map(|response| response.status);
+    assert_eq!(status, Ok(400));
+    is_well(&server);
+}

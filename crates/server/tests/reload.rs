@@ -562,3 +562,19 @@ fn service_manager_is_notified_of_start_reload_and_stop() {
     reloaded.server.stop();
     assert_eq!(next(), ("STOPPING=1".to_owned(), true));
 }
+
+#[test]
+fn included_files_are_read_again_in_a_reload() {
+    const INCLUDING: &str = "workers = 1\ninclude = \"*.inc\"\n";
+    let reloaded = Reloaded::start(INCLUDING);
+    assert_eq!(reloaded.version(), None);
+    let included = reloaded.site.path("a.inc");
+    fs::write(&included, "[[header]]\nname = \"X-Version\"\nvalue = \"1\"").unwrap();
+    reloaded.reload(INCLUDING);
+    reloaded.wait_for_version(1);
+    fs::write(&included, "\n\n[[header]]\nname = \"X-Version\"\nvalue = 2").unwrap();
+    let why = reloaded.fail(INCLUDING);
+    assert!(why.contains("a.inc:5: header.value: "), "{why}");
+    assert_eq!(reloaded.version().as_deref(), Some("1"));
+    is_well(&reloaded.server);
+}

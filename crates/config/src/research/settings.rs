@@ -5,7 +5,7 @@ use toml::de::DeValue;
 
 use super::presets::Preset;
 use crate::error::Findings;
-use crate::keys::{Key, Setting, Table, Topic, table};
+use crate::keys::{Key, Setting, Table, Topic, Twice, table};
 use crate::research::SendVariant;
 use crate::settings::from_command_line;
 use crate::units::{Bytes, OneOrMany};

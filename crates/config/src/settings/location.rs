@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::from_command_line;
 use crate::error::Findings;
-use crate::keys::{Key, Setting, Table, Topic, table};
+use crate::keys::{Key, Setting, Table, Topic, Twice, table};
 use crate::units::{Bytes, Millis, OneOrMany};
 use crate::value::{Value, Written};
 use crate::{Network, Streams};

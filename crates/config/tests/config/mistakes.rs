@@ -21,6 +21,45 @@ const MISTAKES: &[Mistake] = &[
     ),
     ("zzzzzzzzz = 1", 1, &["zzzzzzzzz: unknown key"]),
     (
+        "\nlisten-mode = \"600\"",
+        2,
+        &["listen-mode: there is no Unix socket"],
+    ),
+    (
+        "listen = \"unix:s\"\nlisten-mode = \"rw-\"",
+        2,
+        &["listen-mode: `rw-` is not a mode as of chmod"],
+    ),
+    (
+        "listen = \"unix:s\"\nlisten-mode = 660",
+        2,
+        &["listen-mode: `660` is not a mode, such as \"660\""],
+    ),
+    (
+        "listen = \"unix:s\"\nlisten-owner = \"no-such-user\"",
+        2,
+        &["listen-owner: ", "no-such-user"],
+    ),
+    (
+        "listen = [\"unix:s\", \"unix:./s\"]",
+        1,
+        &["is listed twice"],
+    ),
+    ("listen = \"unix:\"", 1, &["`unix:` has no path"]),
+    (
+        "listen = \"/run/s\"",
+        1,
+        &[
+            "`/run/s` is not an address to listen on",
+            "unix:/run/headway.sock",
+        ],
+    ),
+    (
+        "status = \"unix:/run/s\"",
+        1,
+        &["`unix:/run/s` is not an address to listen on"],
+    ),
+    (
         "workers = \"two\"",
         1,
         &["workers: `\"two\"` is not a whole number; example: workers = 4"],

@@ -3,6 +3,68 @@
 use super::mistakes::Mistake;
 
 pub(super) const MISTAKES_OF_TABLES: &[Mistake] = &[
+    ("[[cors]]\nprefix = \"/a/\"", 1, &["a rule needs origins"]),
+    (
+        "[[cors]]\norigins = \"*\"\ncredentials = true",
+        2,
+        &["cors.origins: browsers do not accept * with credentials"],
+    ),
+    (
+        "[[cors]]\norigins = \"https://a.example\"\nheaders = \"*\"\ncredentials = true",
+        3,
+        &["cors.headers: browsers do not accept * with credentials"],
+    ),
+    (
+        "[[cors]]\norigins = [\"*\", \"https://a.example\"]",
+        2,
+        &["cors.origins: * stands for all"],
+    ),
+    (
+        "[[cors]]\norigins = \"https://a.example/\"",
+        2,
+        &["`https://a.example/` is not an origin"],
+    ),
+    (
+        "[[host]]\nroot = \"site\"\nlog-format = \"json\"",
+        3,
+        &["host.log-format: there is a format but no file"],
+    ),
+    (
+        "[[host]]\nroot = \"site\"\nlog = \"none/x.log\"",
+        3,
+        &["host.log: the directory ", "create it"],
+    ),
+    ("[[cors]]\norigins = []", 2, &["at least one origin"]),
+    (
+        "[[cors]]\norigins = \"*\"\nmethods = \"GET, PUT\"",
+        3,
+        &["`GET, PUT` is not a name of a header or method"],
+    ),
+    (
+        "[[cors]]\norigins = \"*\"\nprefix = \"api\"",
+        3,
+        &["cors.prefix: the prefix `api` does not begin"],
+    ),
+    (
+        "[[cors]]\norigins = \"*\"\nmax-age = \"2d\"",
+        3,
+        &["cors.max-age: 172800s is not within"],
+    ),
+    (
+        "[[host]]\nroot = \"site\"\nnames = \"a.example\"\ncanonical = \"b.example\"",
+        4,
+        &["host.canonical: `b.example` is not one of names"],
+    ),
+    (
+        "[[host]]\nroot = \"site\"\nnames = \"a.example\"\ncanonical = \"https://a.example/\"",
+        4,
+        &["host.canonical: `https://a.example/` is not a host name"],
+    ),
+    (
+        "[[host]]\nroot = \"site\"\nnames = \"*.example\"\ncanonical = \"*.example\"",
+        4,
+        &["host.canonical: `*.example` is not a host name"],
+    ),
     (
         "[[header]]\nprefix = \"x\"\nname = \"A\"\nvalue = \"b\"",
         2,

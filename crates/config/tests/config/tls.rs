@@ -2,7 +2,7 @@
 
 use headway_config::keys::{Topic, reference};
 use headway_config::{
-    Checked, CipherSuite, Config, ConfigError, ConfigFile, Environment, Handshakes,
+    Checked, CipherSuite, Config, ConfigError, ConfigFile, Endpoint, Environment, Handshakes,
     KnownExtensions, Offload, Settings, TlsIdentity,
 };
 use std::os::unix::fs::symlink;
@@ -94,7 +94,8 @@ fn default_of_tls_in_the_reference_is_the_effective_setting() {
 fn plain_default_address_is_not_bound_when_only_tls_listens() {
     let listeners = |text: &str| {
         let config = good(&format!("{TLS}\n{text}"));
-        let ports: Vec<u16> = config.listen.iter().map(|address| address.port()).collect();
+        let ports = config.listen.iter().filter_map(Endpoint::tcp);
+        let ports: Vec<u16> = ports.map(|address| address.port()).collect();
         (ports, config.tls.unwrap().first_listener)
     };
     assert_eq!(listeners(""), (vec![8443], 0));

@@ -11,10 +11,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use headway_http::{Target, path, target};
 
+use crate::client_address::UNIX_CLIENT;
 use crate::fields::is_hop_by_hop;
 use crate::pairs::Pairs;
 use crate::request::Request;
@@ -168,7 +169,13 @@ impl Variables {
         self.set("SERVER_SOFTWARE", context.server_software);
         self.set("SERVER_NAME", name);
         self.set_text("SERVER_ADDR", address(context.local));
-        self.set_text("SERVER_PORT", context.local.port());
+        // A Unix socket has none.
+        let port = match (context.local.port(), context.https) {
+            (0, true) => 443,
+            (0, false) => 80,
+            (port, _) => port,
+        };
+        self.set_text("SERVER_PORT", port);
         self.set_text("REMOTE_ADDR", address(context.remote));
         if context.remote.port() != 0 {
             self.set_text("REMOTE_PORT", context.remote.port());
@@ -259,7 +266,10 @@ fn is_passed(name: &[u8], credentials: bool) -> bool {
     is_plain && !has_own_variable && !is_ours && (credentials || !is(b"authorization"))
 }
 
-/// An IPv4 client of an IPv6 socket is shown as IPv4.
-fn address(socket: SocketAddr) -> IpAddr {
-    socket.ip().to_canonical()
+/// An IPv4 client of an IPv6 socket is shown as IPv4. A client of a Unix socket has no address.
+fn address(socket: SocketAddr) -> String {
+    match socket.ip().to_canonical() {
+        UNIX_CLIENT => "unix:".to_owned(),
+        address => address.to_string(),
+    }
 }

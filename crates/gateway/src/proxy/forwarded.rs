@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 
+use crate::client_address::UNIX_CLIENT;
 use crate::fields::write_field;
 use crate::proxy::request::Forwarding;
 use crate::request::Request;
@@ -25,7 +26,10 @@ pub(super) fn write(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwa
     let hops = appended(believed(b"forwarded").or(named), &element);
     write_field(out, b"Forwarded", &hops);
     let named = behind.map(|client| client.to_string().into_bytes());
-    let sender = address.to_string();
+    let sender = match address {
+        UNIX_CLIENT => "unknown".to_owned(),
+        address => address.to_string(),
+    };
     let clients = appended(believed(b"x-forwarded-for").or(named), sender.as_bytes());
     write_field(out, b"X-Forwarded-For", &clients);
     // These two describe the first hop, so a trusted earlier value is kept.
@@ -87,6 +91,8 @@ fn element(address: IpAddr, host: Option<&[u8]>, protocol: &str) -> Vec<u8> {
 
 fn for_parameter(address: IpAddr) -> String {
     match address {
+        // RFC 7239 section 6.2.
+        UNIX_CLIENT => "for=unknown".to_owned(),
         IpAddr::V4(address) => format!("for={address}"),
         IpAddr::V6(address) => format!("for=\"[{address}]\""),
     }

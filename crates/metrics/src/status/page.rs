@@ -172,14 +172,13 @@ fn section<const COUNT: usize>(
 
 fn footer(out: &mut String, overview: &Overview) {
     let master = &overview.master;
-    let listen: Vec<String> = master.listen.iter().map(ToString::to_string).collect();
     let _ = write!(
         out,
         "<footer>{} · Headway {} on {} · master {}, uptime {} · worker crashes: {} · helpers started: {} · \
          <a href=\"/status.json\">JSON</a> · <a href=\"/metrics\">metrics</a></footer>",
         escaped(&overview.host_name),
         escaped(&overview.version),
-        listen.join(", "),
+        escaped(&master.listen.join(", ")),
         master.pid,
         duration_ms(master.uptime_ms),
         master.worker_deaths,

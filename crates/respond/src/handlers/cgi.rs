@@ -7,6 +7,7 @@ use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 
 use headway_gateway::cgi::{Context, Variables};
+use headway_gateway::client_address::UNIX_CLIENT;
 use headway_gateway::{Request, TlsClient};
 use headway_request::{ProgramName, VirtualHost};
 use headway_spawner::wire::{Launch, PROCESSES_DEFAULT};
@@ -61,6 +62,7 @@ pub fn variables(
     // IPv6 addresses need brackets (RFC 3875, 4.1.14).
     let server_name = match endpoints.local.ip().to_canonical() {
         IpAddr::V6(address) => format!("[{address}]"),
+        UNIX_CLIENT => "localhost".to_owned(),
         address => address.to_string(),
     };
     Variables::new(

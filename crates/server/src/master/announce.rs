@@ -79,7 +79,7 @@ fn print(current: &Generation, status: Option<SocketAddr>, overview: &Overview) 
 }
 
 /// Prints what is served at which addresses.
-pub(super) fn addresses(config: &Config, listen: &[SocketAddr]) {
+pub(super) fn addresses(config: &Config, listen: &[String]) {
     let root = config.hosts[0].root.display();
     let more = match config.sites().len() - 1 {
         0 => String::new(),
@@ -91,9 +91,13 @@ pub(super) fn addresses(config: &Config, listen: &[SocketAddr]) {
     };
     let plain = config.plain_listeners();
     for (at, address) in listen.iter().enumerate() {
-        let scheme = if at < plain { "http" } else { "https" };
+        let scheme = match address.starts_with("unix:") {
+            true => "",
+            false if at < plain => "http://",
+            false => "https://",
+        };
         log_line(format_args!(
-            "serving {root}{more} on {scheme}://{address} ({workers}, {}){}",
+            "serving {root}{more} on {scheme}{address} ({workers}, {}){}",
             config.events,
             as_user(config)
         ));

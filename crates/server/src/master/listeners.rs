@@ -14,30 +14,35 @@
 //! response that is sent by more than one call until the client has acknowledged the rest, which
 //! clients delay by 40 ms. Within a response, `MSG_MORE` joins its parts.
 //!
+//! Unix sockets cannot be divided so: all workers accept from one.
+//!
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
 use headway_accept::DEFER_S;
-use headway_config::{Config, ListenerMode};
+use headway_config::{Config, Endpoint, ListenerMode, UnixRights};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
+
+use super::unix_socket::{self, SocketFile};
 
 /// Error that prevents listening on an address.
 #[derive(Debug, thiserror::Error)]
-#[error("{key}: {call}({address}): {name}: {advice}", name = name(*error), advice = advice(*error))]
+#[error("{key}: {call}({address}): {name}: {advice}", name = name(*error), advice = advice(address, *error))]
 pub struct BindError {
     /// The setting that names the address.
     key: &'static str,
     call: &'static str,
-    address: SocketAddr,
+    address: Endpoint,
     error: Errno,
 }
 
 /// Options of the listeners.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ListenerOptions {
     /// Number of workers.
     pub(super) workers: usize,
@@ -47,6 +52,8 @@ pub(super) struct ListenerOptions {
     pub(super) defer: bool,
     /// Whether all workers accept from one socket.
     pub(super) shared: bool,
+    /// Permissions and owner of Unix sockets.
+    pub(super) unix_rights: UnixRights,
 }
 
 impl ListenerOptions {
@@ -56,6 +63,7 @@ impl ListenerOptions {
             backlog: config.backlog,
             defer: config.defer_accept,
             shared: config.listeners != ListenerMode::Reuseport,
+            unix_rights: config.unix_rights.clone(),
         }
     }
 }
@@ -68,27 +76,33 @@ pub(super) struct Listeners(Vec<Address>);
 #[derive(Debug)]
 struct Address {
     /// As it is configured.
-    wanted: SocketAddr,
+    wanted: Endpoint,
     /// With the port that the kernel chose where it was 0.
-    bound: SocketAddr,
+    bound: Endpoint,
     sockets: Vec<Rc<OwnedFd>>,
+    /// That of a Unix socket.
+    file: Option<Rc<SocketFile>>,
 }
 
 impl Listeners {
     /// Binds every address. What `earlier` has bound is used again, with its accept queues.
     pub(super) fn bind(
-        addresses: &[SocketAddr],
+        addresses: &[Endpoint],
         options: &ListenerOptions,
         earlier: Option<&Listeners>,
     ) -> Result<Listeners, BindError> {
-        let address = |(place, &wanted): (usize, &SocketAddr)| {
+        let address = |(place, wanted): (usize, &Endpoint)| {
             // Several with port 0 are different ones.
-            let same = addresses[..place].iter().filter(|same| **same == wanted);
+            let same = addresses[..place].iter().filter(|same| *same == wanted);
             let known = earlier.into_iter().flat_map(|earlier| &earlier.0);
-            let mut known = known.filter(|known| known.wanted == wanted);
+            let mut known = known.filter(|known| known.wanted == *wanted);
             let known = known.nth(same.count());
-            let (mut bound, mut sockets) = match known {
-                Some(known) => (known.bound, known.sockets.clone()),
+            let wanted = match wanted {
+                Endpoint::Tcp(address) => *address,
+                Endpoint::Unix(_) => return Address::of_unix(wanted, options, known),
+            };
+            let (mut bound, mut sockets) = match known.and_then(Address::of_tcp) {
+                Some(known) => known,
                 None => {
                     check_port_is_free(wanted)?;
                     (wanted, Vec::new())
@@ -102,9 +116,10 @@ impl Listeners {
                 sockets.push(Rc::new(socket));
             }
             Ok(Address {
-                wanted,
-                bound,
+                wanted: wanted.into(),
+                bound: bound.into(),
                 sockets,
+                file: None,
             })
         };
         addresses
@@ -116,8 +131,13 @@ impl Listeners {
     }
 
     /// The addresses, with the port the kernel chose where it was 0.
-    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.0.iter().map(|address| address.bound).collect()
+    pub(super) fn addresses(&self) -> Vec<Endpoint> {
+        self.0.iter().map(|address| address.bound.clone()).collect()
+    }
+
+    /// The addresses as texts.
+    pub(super) fn shown(&self) -> Vec<String> {
+        self.addresses().iter().map(Endpoint::to_string).collect()
     }
 
     /// The sockets of these addresses of one of `workers` workers. If there were more workers earlier, some have several of
@@ -135,6 +155,42 @@ impl Listeners {
             all.extend(own.map(|(_, socket)| socket.as_fd()));
         }
         all
+    }
+}
+
+impl Address {
+    /// Where it is, and its sockets.
+    fn of_tcp(&self) -> Option<(SocketAddr, Vec<Rc<OwnedFd>>)> {
+        Some((self.bound.tcp()?, self.sockets.clone()))
+    }
+
+    /// A Unix socket, or the one that there is already.
+    fn of_unix(
+        wanted: &Endpoint,
+        options: &ListenerOptions,
+        known: Option<&Address>,
+    ) -> Result<Address, BindError> {
+        let rights = &options.unix_rights;
+        let failed = |(call, error)| failed(call, wanted.clone())(error);
+        let kept = known.and_then(|known| Some((known, known.file.as_ref()?)));
+        let (sockets, file) = match kept.filter(|(_, file)| file.is_there()) {
+            Some((known, file)) => {
+                file.set_rights(rights).map_err(failed)?;
+                (known.sockets.clone(), file.clone())
+            }
+            None => {
+                let path = wanted.path().unwrap_or(Path::new(""));
+                let opened = unix_socket::listen(path, options.backlog, rights);
+                let (socket, file) = opened.map_err(failed)?;
+                (vec![Rc::new(socket)], Rc::new(file))
+            }
+        };
+        Ok(Address {
+            wanted: wanted.clone(),
+            bound: wanted.clone(),
+            sockets,
+            file: Some(file),
+        })
     }
 }
 
@@ -167,10 +223,12 @@ pub fn unavailable_addresses(config: &Config) -> Vec<BindError> {
         key: "status",
         ..error
     };
-    let listen = config
-        .listen
-        .iter()
-        .map(|address| check_port_is_free(*address));
+    let listen = config.listen.iter().map(|address| match address {
+        Endpoint::Tcp(address) => check_port_is_free(*address),
+        Endpoint::Unix(path) => {
+            unix_socket::check(path).map_err(|(call, error)| failed(call, address.clone())(error))
+        }
+    });
     let status = config
         .status
         .iter()
@@ -223,11 +281,12 @@ fn local_address(socket: impl AsFd, wanted: SocketAddr) -> Result<SocketAddr, Bi
     name.try_into().map_err(failed("getsockname", wanted))
 }
 
-fn failed(call: &'static str, address: SocketAddr) -> impl Fn(Errno) -> BindError {
+fn failed(call: &'static str, address: impl Into<Endpoint>) -> impl Fn(Errno) -> BindError {
+    let address = address.into();
     move |error| BindError {
         key: "listen",
         call,
-        address,
+        address: address.clone(),
         error,
     }
 }
@@ -239,11 +298,28 @@ fn name(error: Errno) -> String {
         Errno::ACCESS => "EACCES".into(),
         Errno::MFILE => "EMFILE".into(),
         Errno::AFNOSUPPORT => "EAFNOSUPPORT".into(),
+        Errno::NOENT => "ENOENT".into(),
+        Errno::EXIST => "EEXIST".into(),
+        Errno::PERM => "EPERM".into(),
         other => other.to_string(),
     }
 }
 
-fn advice(error: Errno) -> &'static str {
+fn advice(address: &Endpoint, error: Errno) -> &'static str {
+    if address.path().is_some() {
+        return match error {
+            Errno::ADDRINUSE => {
+                "another process listens there; stop it (`ss -lxp` names it) or choose another path"
+            }
+            Errno::EXIST => "there is a file which is no socket; remove it or choose another path",
+            Errno::NOENT => "the directory does not exist; create it",
+            Errno::ACCESS => {
+                "this user cannot write into the directory, or connect to the socket there"
+            }
+            Errno::PERM => "only root can give a socket to another user; remove listen-owner",
+            _ => "not starting",
+        };
+    }
     match error {
         Errno::ADDRINUSE => {
             "another process listens there; stop it (`ss -ltnp` names it) or choose another port"
@@ -267,10 +343,18 @@ mod tests {
         backlog: 16,
         defer: false,
         shared: false,
+        unix_rights: UnixRights {
+            mode: 0o600,
+            owner: None,
+        },
     };
 
-    fn any() -> SocketAddr {
+    fn any() -> Endpoint {
         "127.0.0.1:0".parse().unwrap()
+    }
+
+    fn tcp(listeners: &Listeners) -> SocketAddr {
+        listeners.addresses()[0].tcp().unwrap()
     }
 
     #[test]
@@ -282,12 +366,13 @@ mod tests {
                 ..EXCLUSIVE
             };
             let listeners = Listeners::bind(&[any()], &options, None).unwrap();
-            let port = listeners.addresses()[0].port();
+            let port = tcp(&listeners).port();
             assert_ne!(port, 0);
             for number in 0..3 {
                 let of_worker = listeners.of_worker((number, 3), 0..1);
                 assert_eq!(of_worker.len(), 1);
-                assert_eq!(local_address(of_worker[0], any()).unwrap().port(), port);
+                let local = local_address(of_worker[0], tcp(&listeners));
+                assert_eq!(local.unwrap().port(), port);
             }
         }
     }
@@ -317,7 +402,7 @@ mod tests {
                 ..EXCLUSIVE
             };
             let listeners = Listeners::bind(&[any()], &options, None).unwrap();
-            let _client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
+            let _client = std::net::TcpStream::connect(tcp(&listeners)).unwrap();
             let workers = (0..3).filter(|number| {
                 let socket = listeners.of_worker((*number, 3), 0..1)[0];
                 let mut entry = [headway_os::select::PollEntry::new(socket)];
@@ -333,7 +418,7 @@ mod tests {
         for (defer, accepted_silent) in [(true, false), (false, true)] {
             let options = ListenerOptions { defer, ..EXCLUSIVE };
             let listeners = Listeners::bind(&[any()], &options, None).unwrap();
-            let mut client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
+            let mut client = std::net::TcpStream::connect(tcp(&listeners)).unwrap();
             let accept = || rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]);
             assert_eq!(accept().is_ok(), accepted_silent, "{defer}");
             if defer {
@@ -347,7 +432,7 @@ mod tests {
     #[test]
     fn accepted_connections_have_nodelay() {
         let listeners = Listeners::bind(&[any()], &EXCLUSIVE, None).unwrap();
-        let _client = std::net::TcpStream::connect(listeners.addresses()[0]).unwrap();
+        let _client = std::net::TcpStream::connect(tcp(&listeners)).unwrap();
         let accepted = rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]).unwrap();
         assert!(sockopt::tcp_nodelay(&accepted).unwrap());
     }
@@ -372,6 +457,73 @@ mod tests {
             ..EXCLUSIVE
         };
         Listeners::bind(&address, &two, None).unwrap();
+    }
+
+    #[test]
+    fn dead_unix_socket_is_replaced_and_a_live_one_or_another_file_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| Endpoint::Unix(directory.path().join(name));
+        let bind = |name: &str| Listeners::bind(&[at(name)], &EXCLUSIVE, None);
+        // An earlier server leaves the file when it is killed.
+        drop(std::os::unix::net::UnixListener::bind(directory.path().join("dead")).unwrap());
+        let _live = std::os::unix::net::UnixListener::bind(directory.path().join("live")).unwrap();
+        let _dgram =
+            std::os::unix::net::UnixDatagram::bind(directory.path().join("dgram")).unwrap();
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("none", directory.path().join("link")).unwrap();
+        let first = bind("dead").unwrap();
+        std::os::unix::net::UnixStream::connect(directory.path().join("dead")).unwrap();
+        for (name, part) in [
+            ("dead", "EADDRINUSE: another process"),
+            ("live", "EADDRINUSE: another process"),
+            ("dgram", "EADDRINUSE: another process"),
+            ("file", "EEXIST: there is a file"),
+            ("link", "EEXIST: there is a file"),
+            ("none/x", "ENOENT: the directory"),
+        ] {
+            let error = bind(name).unwrap_err().to_string();
+            let begin = format!("listen: bind({}): ", at(name));
+            assert!(error.starts_with(&begin) && error.contains(part), "{error}");
+        }
+        drop(first);
+        let names = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(names, 4, "the own file is removed, others stay");
+    }
+
+    #[test]
+    fn unix_socket_is_one_for_all_workers_and_stays_in_a_reload() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let at = [Endpoint::Unix(path.clone())];
+        let two = ListenerOptions {
+            workers: 2,
+            ..EXCLUSIVE
+        };
+        let first = Listeners::bind(&at, &two, None).unwrap();
+        let of_worker = |number| first.of_worker((number, 2), 0..1);
+        assert_eq!((of_worker(0).len(), of_worker(1).len()), (1, 1));
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, 0o600);
+        let open = ListenerOptions {
+            unix_rights: UnixRights {
+                mode: 0o666,
+                owner: None,
+            },
+            ..two.clone()
+        };
+        let again = Listeners::bind(&at, &open, Some(&first)).unwrap();
+        drop(first);
+        let now = std::fs::metadata(&path).unwrap();
+        assert_eq!(now.ino(), found.ino());
+        assert_eq!(now.permissions().mode() & 0o777, 0o666);
+        // A socket which cannot be reached any more is replaced, and what took its place stays.
+        std::fs::remove_file(&path).unwrap();
+        let other = Listeners::bind(&at, &two, Some(&again)).unwrap();
+        drop(again);
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        drop(other);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl Master<'_> {
             return;
         };
         let earlier = std::mem::replace(&mut self.current, reload.generation);
-        self.own_status.listen = reload.listeners.addresses();
+        self.own_status.listen = reload.listeners.shown();
         self.listeners = Some(reload.listeners);
         match reload.log {
             Some(log) => {

@@ -407,13 +407,11 @@ impl LoopContext {
         host: RootId,
         connection: &Connection,
     ) -> ResponseContext<'w> {
-        ResponseContext::new(
-            &self.response_settings,
-            &self.date,
-            head,
-            host,
-            connection.keep_alive,
-        )
+        let settings = &self.response_settings;
+        ResponseContext {
+            origin: connection.origin.clone(),
+            ..ResponseContext::new(settings, &self.date, head, host, connection.keep_alive)
+        }
     }
 }
 

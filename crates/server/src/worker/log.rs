@@ -4,34 +4,51 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use headway_access_log::{LogLine, LogQueue, LogTls};
-use headway_config::LogFormat;
+use headway_config::{Host, LogConfig};
 use headway_connection::Connection;
 use headway_metrics::calls::Call;
 use headway_request::Request;
 
 use super::context::LoopContext;
 
-/// The queue of lines and the socket to the log process.
+/// The queues of lines and the socket to the log process.
 pub(super) struct Log {
-    queue: LogQueue,
+    /// By the number of the file.
+    queues: Vec<LogQueue>,
+    /// The number for each host.
+    of_hosts: Vec<Option<u8>>,
     socket: OwnedFd,
 }
 
 impl Log {
-    pub(super) fn new(format: LogFormat, socket: OwnedFd) -> Self {
+    pub(super) fn new(log: &LogConfig, hosts: &[Host], socket: OwnedFd) -> Self {
+        let files = (0..).zip(log.files());
         Self {
-            queue: LogQueue::new(format),
+            queues: files
+                .map(|(number, file)| LogQueue::of_file(number, file.format))
+                .collect(),
+            of_hosts: hosts.iter().map(|host| log.number_of(host)).collect(),
             socket,
         }
     }
 
     pub(super) fn next_ms(&self) -> Option<u64> {
-        self.queue.next_ms()
+        self.queues.iter().filter_map(LogQueue::next_ms).min()
+    }
+
+    /// The queue for a request. One that could not be parsed is of the first file.
+    fn queue(&mut self, request: &Request) -> Option<&mut LogQueue> {
+        let number = match request.is_parsed() {
+            true => (*self.of_hosts.get(request.virtual_host.0 as usize)?)?,
+            false => 0,
+        };
+        self.queues.get_mut(usize::from(number))
     }
 
     /// The numbers of lines sent and lines dropped.
     pub(super) fn lines(&self) -> (u64, u64) {
-        (self.queue.lines(), self.queue.dropped())
+        let lines = self.queues.iter().map(LogQueue::lines).sum();
+        (lines, self.queues.iter().map(LogQueue::dropped).sum())
     }
 }
 
@@ -74,7 +91,9 @@ impl LoopContext {
             request_id: request.trace.as_ref().map(|trace| trace.request_id()),
             reason: request.reject_reason,
         };
-        log.queue.push(&line, self.now_ms);
+        if let Some(queue) = log.queue(request) {
+            queue.push(&line, self.now_ms);
+        }
     }
 
     /// Switches to a new log process; queued lines go there.
@@ -86,11 +105,8 @@ impl LoopContext {
 
     /// Sends a batch when one is due.
     pub(super) fn maintain_log(&mut self) {
-        if self
-            .log
-            .as_ref()
-            .is_some_and(|log| log.queue.due(self.now_ms))
-        {
+        let is_due = |log: &Log| log.queues.iter().any(|queue| queue.due(self.now_ms));
+        if self.log.as_ref().is_some_and(is_due) {
             self.flush_log();
         }
     }
@@ -98,8 +114,11 @@ impl LoopContext {
     /// Sends all queued lines.
     pub(super) fn flush_log(&mut self) {
         let Some(log) = &mut self.log else { return };
-        self.tracer.call(Call::LogSend, || {
-            log.queue.flush(log.socket.as_fd(), self.now_ms)
-        });
+        let pending = |queue: &&mut LogQueue| queue.next_ms().is_some();
+        for queue in log.queues.iter_mut().filter(pending) {
+            self.tracer.call(Call::LogSend, || {
+                queue.flush(log.socket.as_fd(), self.now_ms)
+            });
+        }
     }
 }

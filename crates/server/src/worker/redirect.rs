@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
-use headway_config::HandlerConfig;
+use headway_config::{Endpoint, HandlerConfig};
 use headway_connection::{Connection, Next};
 use headway_http::Status;
 use headway_metrics::HandlerLabel;
@@ -46,6 +46,40 @@ impl Handler for DirectoryRedirect {
         let response_context = context.response_context(&head, request.virtual_host, connection);
         let response =
             headway_respond::redirect_directory(&response_context, &path.bytes, path.query);
+        context.start_response(connection, request, response)
+    }
+}
+
+/// Redirects paths that end in `.html` (`clean-urls`).
+pub(super) struct CleanRedirect;
+
+impl Handler for CleanRedirect {
+    type Target = ();
+
+    fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        (): (),
+    ) -> Next {
+        let request = match context.skip_body(connection, request, input) {
+            Continue(request) => request,
+            Break(next) => return next,
+        };
+        connection.keep_alive = context.keeps_alive(connection, &request);
+        let hosts = context.hosts();
+        let host = hosts.get(request.virtual_host);
+        let Some(Ok(path)) = request.head.path() else {
+            return context.send_error(connection, request, Status::NOT_FOUND);
+        };
+        let Some(clean) = context.routes.clean_url(host, &path.bytes) else {
+            return context.send_error(connection, request, Status::NOT_FOUND);
+        };
+        let head = request.head.head();
+        let response_context = context.response_context(&head, request.virtual_host, connection);
+        let response = headway_respond::redirect_clean(&response_context, clean, path.query);
         context.start_response(connection, request, response)
     }
 }
@@ -136,7 +170,8 @@ impl Handler for TlsRedirect {
         connection.keep_alive = context.keeps_alive(connection, &request);
         let config = &context.config;
         let tls = config.tls.as_ref();
-        let port = tls.and_then(|tls| config.listen.get(tls.first_listener));
+        let first = tls.and_then(|tls| config.listen.get(tls.first_listener));
+        let port = first.and_then(Endpoint::tcp);
         let port = port.map_or(HTTPS_PORT, |address| address.port());
         let head = request.head.head();
         let (Some(host), Some(Ok(path))) = (head.host.map(name_of), request.head.path()) else {

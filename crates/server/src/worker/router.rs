@@ -36,12 +36,13 @@ use headway_tls::Reason;
 
 use super::application::{EmbeddedApplications, Turn};
 use super::context::LoopContext;
+use super::cors::Preflight;
 use super::files::StaticFiles;
 use super::files::find_target::{NoTarget, Target};
 use super::gateway::Gateway;
 use super::handler::Handler;
 use super::listings::Listings;
-use super::redirect::{DirectoryRedirect, LocationRedirect, TlsRedirect};
+use super::redirect::{CleanRedirect, DirectoryRedirect, LocationRedirect, TlsRedirect};
 
 /// The handlers, and the choice between them.
 pub(super) struct Router {
@@ -63,6 +64,9 @@ impl Router {
     ) -> Next {
         if TlsRedirect::applies(context, connection, &request) {
             return TlsRedirect.start(context, connection, request, input, ());
+        }
+        if Preflight::applies(context, connection, &request) {
+            return Preflight.start(context, connection, request, input, ());
         }
         match context.routes.is_empty() {
             true => self.files.start(context, connection, request, input, None),
@@ -133,6 +137,7 @@ impl Router {
             Delegate::DirectoryRedirect => {
                 DirectoryRedirect.start(context, connection, request, input, ())
             }
+            Delegate::CleanRedirect => CleanRedirect.start(context, connection, request, input, ()),
             Delegate::LocationRedirect(number) => {
                 LocationRedirect.start(context, connection, request, input, number)
             }

@@ -305,7 +305,7 @@ impl Passed {
             .log
             .as_ref()
             .zip(log_socket)
-            .map(|(log, socket)| Log::new(log.format.clone(), socket));
+            .map(|(log, socket)| Log::new(log, &config.hosts, socket));
         let is_inline = |tls: &TlsConfig| tls.handshakes == Handshakes::Inline;
         let is_inline = config.tls.as_ref().is_some_and(is_inline);
         let settings = descriptors.take_if(is_inline, StartDescriptor::Keys)?;

@@ -181,6 +181,7 @@ fn swap_schemes(text: &mut String) {
     let swapped = text
         .split_inclusive('\n')
         .map(|line| match line.contains(" http://") {
+            _ if line.starts_with("Origin:") => line.to_owned(),
             true => line.replace(" http://", " https://"),
             false => line
                 .replace(" https://", " http://")

@@ -131,6 +131,9 @@ impl StaticFiles {
         if let Some(route) = context.routes.find(site, &path.bytes).cloned() {
             return self.find_in_location(context, site, &route, &path, &mut search);
         }
+        if search.may_be_cleaned() && context.routes.clean_url(site, &path.bytes).is_some() {
+            return Continue(Target::Delegate(Delegate::CleanRedirect));
+        }
         let target = match search.is_in_fallback() {
             true => Target::Files(None),
             false => self.find_index_program(context, site, &path, &mut search)?,
@@ -425,6 +428,12 @@ impl PathSearch<'_> {
     fn is_in_fallback(&self) -> bool {
         let is_later = |part| (fallback::OWN_PART..INDEX_COMPONENT).contains(&part);
         self.first_part > 0 || self.last_part.is_some_and(is_later)
+    }
+
+    /// Whether the path is as the client wrote it, with a method that files have.
+    fn may_be_cleaned(&self) -> bool {
+        let is_read = matches!(self.request.head.method(), Method::Get | Method::Head);
+        is_read && !self.redirected && !self.is_in_fallback()
     }
 
     /// Why the request may not reach this location: an internal one needs an internal redirect, and an

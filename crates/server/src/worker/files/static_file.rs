@@ -175,8 +175,9 @@ impl StaticFiles {
         let was_used = entry.prepared.recently_used.replace(true);
         let handed = request.accel_fields.clone();
         let settled = context.is_settled(entry, variant_file(found, variant));
-        let is_plain =
-            handed.is_none() && headway_respond::is_plain(&request.head, connection.keep_alive);
+        let is_plain = handed.is_none()
+            && connection.origin.is_none()
+            && headway_respond::is_plain(&request.head, connection.keep_alive);
         if is_plain
             && !(settled && is_unsettled(entry, variant))
             && let Some(sent) = send_cached(context, connection, &request, entry, variant, input)

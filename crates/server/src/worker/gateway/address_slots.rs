@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use headway_accept::network;
+use headway_config::UNIX_CLIENT;
 use headway_request::Charge;
 use headway_respond::handlers::Routes;
 
@@ -34,12 +35,14 @@ impl AddressSlots {
     /// Whether one more request of this address may be answered.
     pub(super) fn has_free(&self, address: IpAddr) -> bool {
         let taken = self.taken.get(&network(address));
-        self.limit == 0 || taken.is_none_or(|taken| taken.get() < u64::from(self.limit))
+        self.limit == 0
+            || address == UNIX_CLIENT
+            || taken.is_none_or(|taken| taken.get() < u64::from(self.limit))
     }
 
     /// Counts a request of this address until the value is dropped. `None` without a limit.
     pub(super) fn take(&mut self, address: IpAddr) -> Option<Charge> {
-        if self.limit == 0 {
+        if self.limit == 0 || address == UNIX_CLIENT {
             return None;
         }
         if self.taken.len() >= self.entries_max {
@@ -66,6 +69,8 @@ mod tests {
         assert!(!slots.has_free(address(1)) && slots.has_free(address(2)));
         drop(first);
         assert!(slots.has_free(address(1)));
+        let unix = [(); 3].map(|()| slots.take(UNIX_CLIENT).is_some());
+        assert!(unix == [false; 3] && slots.has_free(UNIX_CLIENT));
         (0..=255).for_each(|last| drop(slots.take(address(last))));
         assert!(slots.taken.len() <= 5, "addresses without a request go");
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::OwnedFd;
 
-use headway_config::{Cgi, HandlerConfig, Streams};
+use headway_config::{Cgi, HandlerConfig, Streams, UNIX_CLIENT};
 use headway_connection::{Channel, Connection, Exchange, Stage};
 use headway_gateway::cgi::Variables;
 use headway_gateway::{ClientCertificate, TlsClient};
@@ -122,7 +122,9 @@ impl Gateway {
             Some(known) => **known,
             None => {
                 let named = rustix::net::getsockname(&connection.socket).ok()?;
-                let named = SocketAddr::try_from(named).ok()?;
+                // A Unix socket has no address.
+                let unix = SocketAddr::new(UNIX_CLIENT, 0);
+                let named = SocketAddr::try_from(named).unwrap_or(unix);
                 **connection.local.get_or_init(|| Box::new(named))
             }
         };
