@@ -175,7 +175,7 @@ mod tests {
             history.add(begin + Duration::from_secs(seconds), Some(&counters));
         }
         assert!((20..=21).contains(&history.points().len()));
-        // Nobody has looked for an hour.
+        // The page was not shown for an hour.
         history.add(begin + Duration::from_secs(3600), None);
         history.add(begin + Duration::from_secs(3603), Some(&counters));
         assert!(history.points().is_empty());
