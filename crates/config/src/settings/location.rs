@@ -90,7 +90,7 @@ table! {
         /// Address space of each process; 0 means no limit.
         memory_max: Bytes, Programs, "0", "\"512MiB\"";
         /// CPU time of each process, in whole seconds; 0 means no limit.
-        cpu_time_max: Millis, Programs, "0", "\"30s\"";
+        cpu_time_max: Millis, Programs, "0ms", "\"30s\"";
         /// Open files of each process (RLIMIT_NOFILE).
         open_files_max: u64, Programs, "1024", "256";
         /// Processes of the server's user (RLIMIT_NPROC); 0 means no limit.
