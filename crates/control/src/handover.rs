@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::wire;
-use super::{Control, ControlError, Drain, ToWorker, encode};
+use super::{Control, ControlError, Drain, ToHelper, ToWorker, encode};
 
 /// A program can take over if it knows this format. New fields with a default need no new number.
 pub const FORMAT: u32 = 1;
@@ -93,6 +93,8 @@ pub struct Packets {
     stop: Vec<u8>,
     poll_listeners: Vec<u8>,
     snapshot: Vec<u8>,
+    /// What a new helper reads first, if it is confined.
+    helper: Option<Vec<u8>>,
 }
 
 /// One of [`Packets`].
@@ -122,14 +124,31 @@ impl Packets {
     ///
     /// # Errors
     /// None that is known.
-    pub fn new(drain: Drain) -> Result<Packets, ControlError> {
+    pub fn new(drain: Drain, helper: Option<&ToHelper>) -> Result<Packets, ControlError> {
         let stop = Drain::within(drain.timeout_ms);
         Ok(Packets {
             drain: encode(&ToWorker::Drain(drain))?,
             stop: encode(&ToWorker::Drain(stop))?,
             poll_listeners: encode(&ToWorker::PollListeners)?,
             snapshot: encode(&ToWorker::Snapshot { id: 0 })?,
+            helper: helper.map(encode).transpose()?,
         })
+    }
+
+    /// Whether helpers are confined.
+    pub fn confines_helpers(&self) -> bool {
+        self.helper.is_some()
+    }
+
+    /// Sends a new helper what it reads first, by the worker's end of its socket.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    pub fn begin_helper(&self, socket: &Control) -> Result<(), ControlError> {
+        match &self.helper {
+            Some(bytes) => wire::send(socket.as_fd(), bytes, &[], false).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Sends one; `false` if the other end's buffer is full.
@@ -210,7 +229,7 @@ mod tests {
             is_ready: true,
             ends_in_ms: Some(300),
             helpers_max: 4,
-            packets: Packets::new(Drain::within(7)).unwrap(),
+            packets: Packets::new(Drain::within(7), None).unwrap(),
             last: serde_json::Value::Null,
         };
         let listener = |number| HandedListener {

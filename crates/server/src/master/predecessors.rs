@@ -14,6 +14,7 @@ use headway_control::{
     Control, FromWorker, HandedProcess, HandedWorker, Packet, Packets, Received, ToWorker,
 };
 use headway_metrics::Snapshot;
+use headway_sandbox::Demand;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::children::{Programs, Role};
@@ -312,11 +313,15 @@ impl Worker {
     fn start_helpers(&self, count: u32, programs: &Programs) -> io::Result<Vec<Process>> {
         let programs = Programs {
             program: format!("/proc/self/fd/{}", self.program.as_raw_fd()).into(),
+            sandbox: self.packets.confines_helpers().then_some(Demand::Possible),
+            workers_are_confined: true,
             ..programs.clone()
         };
         let mut started = Vec::new();
         for _ in 0..self.helpers_max.min(count as usize) {
             let (theirs, workers) = Control::pair().map_err(io::Error::other)?;
+            let begun = self.packets.begin_helper(&workers);
+            begun.map_err(io::Error::other)?;
             let child = programs.spawn(Role::Helper, theirs.into_inner())?;
             let pid = child.id();
             started.push(Process(pid));

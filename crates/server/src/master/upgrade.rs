@@ -26,7 +26,9 @@ use headway_os::spawn::in_new_session;
 use headway_tls::process::sealed;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::children::ended;
+use crate::confinement;
+
+use super::children::{Role, ended};
 use super::collector::{self, Collector};
 use super::inherited::{Inherited, VARIABLE, execute, open_program, path_of_program};
 use super::predecessors::{Predecessors, read_tickets};
@@ -208,10 +210,17 @@ impl Master<'_> {
                 continue;
             };
             let timeout_ms = config.drain_timeout_ms;
-            let packets = Packets::new(Drain {
+            let drain = Drain {
                 timeout_ms,
                 idle_ms: timeout_ms / 2,
-            });
+            };
+            let is_confined = assigned
+                .generation
+                .programs
+                .sandbox_of(Role::Helper)
+                .is_some();
+            let order = is_confined.then(|| confinement::order_to_helper(config));
+            let packets = Packets::new(drain, order.as_ref());
             let left = |at: Instant| at.saturating_duration_since(Instant::now());
             kept.push(control.as_fd());
             workers.push(HandedWorker {
