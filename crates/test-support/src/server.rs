@@ -1,6 +1,6 @@
 //! A server in processes of its own, on ephemeral ports, for tests of a program which has `serve`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -248,11 +248,26 @@ fn children(master: u32, kind: &str) -> Vec<i32> {
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers
         .filter(|pid: &i32| {
-            let of_master = stat(*pid).is_some_and(|process| process.parent == master);
-            let command_line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
-            of_master && command_line.is_ok_and(|command_line| command_line.contains(kind))
+            let of_master = stat(*pid).filter(|process| process.parent == master);
+            of_master.is_some_and(|process| command_line(*pid, process.started).contains(kind))
         })
         .collect()
+}
+
+/// The command line of a child. It is read once: the kernel locks the memory of the process meanwhile, and a worker
+/// that maps memory then waits.
+fn command_line(pid: i32, started: u64) -> String {
+    static KNOWN: Mutex<BTreeMap<(i32, u64), String>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known().get(&(pid, started)) {
+        return found.clone();
+    }
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // A process that was just made still has the command line of its parent.
+    if text.contains("serve-") {
+        known().insert((pid, started), text.clone());
+    }
+    text
 }
 
 /// What proc_pid_stat(5) says of a process.

@@ -64,7 +64,7 @@ fn plain(histogram: &Histogram) -> Vec<u8> {
     // No shift of the values.
     bytes.extend(0_u32.to_be_bytes());
     bytes.extend(DIGITS.to_be_bytes());
-    // The lowest value that is told apart from 0.
+    // The lowest value that differs from 0.
     bytes.extend(1_u64.to_be_bytes());
     bytes.extend(highest.to_be_bytes());
     bytes.extend(1_f64.to_be_bytes());
