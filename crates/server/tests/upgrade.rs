@@ -6,7 +6,8 @@
 use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -103,8 +104,12 @@ fn settings_file(site: &Site) -> PathBuf {
 
 fn write_settings(site: &Site, settings: &str) {
     let (root, cgi) = (site.path("root"), site.path("cgi"));
+    let listen = match settings.contains("listen =") {
+        true => "",
+        false => "listen = \"127.0.0.1:0\"\n",
+    };
     let text = format!(
-        "root = {root:?}\nlisten = \"127.0.0.1:0\"\nstatus = \"127.0.0.1:0\"\n{settings}\n\
+        "root = {root:?}\n{listen}status = \"127.0.0.1:0\"\n{settings}\n\
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n"
     );
     fs::write(settings_file(site), text).unwrap();
@@ -246,8 +251,21 @@ fn wait_for_failure(server: &Server) {
 
 #[test]
 fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
-    let upgraded = Upgraded::start("workers = 1\n");
+    let site = Site::new();
+    let socket = site.path("headway.sock");
+    let settings = format!(
+        "workers = 1\nlisten = [\"127.0.0.1:0\", \"unix:{}\"]\n",
+        socket.display()
+    );
+    let upgraded = Upgraded::start_with(site, &settings);
     let (site, server) = (&upgraded.site, &upgraded.server);
+    let before = fs::metadata(&socket).unwrap().ino();
+    let is_served_there = || {
+        assert_eq!(fs::metadata(&socket).unwrap().ino(), before);
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        send(&mut stream, REQUEST);
+        assert_eq!(receive(&mut stream).unwrap().status, 200);
+    };
     let workers = server.children("serve-worker");
     upgraded.replace(FAILS_LATER);
     server.signal(Signal::USR2);
@@ -257,6 +275,7 @@ fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
         assert_eq!(get(server, "/file.txt").status, 200);
         assert_eq!(server.children("serve-worker"), workers);
     }
+    is_served_there();
     upgraded.restore();
     fs::rename(away, settings_file(site)).unwrap();
     server.signal(Signal::HUP);
@@ -266,9 +285,13 @@ fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
     let why = master(server, "upgrade_error");
     assert!(why.as_str().unwrap().contains("upgraded.toml"), "{why}");
     upgraded.settle(1);
+    is_served_there();
     upgraded.upgrade();
     upgraded.settle(1);
+    is_served_there();
     is_well_except(server, waits_for_listener);
+    upgraded.server.stop();
+    assert!(!socket.exists(), "the file is removed at the end");
 }
 
 #[test]
