@@ -61,7 +61,7 @@ fn site() -> (Site, Server) {
     fs::write(site.path("other/file.txt"), "of another host").unwrap();
     site.program("hello", "printf 'Content-Type: a/b\\n\\nhello'");
     let server = site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n\
+        "clean-urls = true\n[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n\
          [[location]]\nprefix = \"/old/\"\nredirect = \"/file.txt\"\n\
          [[host]]\nnames = [\"a.example\", \"b.example\"]\nroot = {:?}\n",
         site.path("cgi"),
@@ -85,6 +85,7 @@ fn durations_are_as_many_as_the_responses_of_each_host_handler_and_class() {
             ("/file.txt", "files", "2xx"),
             ("/none", "files", "4xx"),
             ("/old/x", "redirect", "3xx"),
+            ("/page.html", "redirect", "3xx"),
             ("/cgi-bin/hello", "cgi", "2xx"),
         ] {
             let request = format!("GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n");

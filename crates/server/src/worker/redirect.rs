@@ -60,10 +60,11 @@ impl Handler for CleanRedirect {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
         (): (),
     ) -> Next {
+        request.handler = HandlerLabel::Redirect;
         let request = match context.skip_body(connection, request, input) {
             Continue(request) => request,
             Break(next) => return next,
