@@ -6,6 +6,7 @@ mod h2spec;
 mod handlers;
 mod limits;
 mod serving;
+mod smuggling;
 mod streams;
 mod suspects;
 mod trailers;
