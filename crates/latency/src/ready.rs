@@ -34,27 +34,32 @@ pub struct ReadyEvents {
 impl ReadyEvents {
     /// Reads a status, or the difference of two.
     pub fn from_status(value: &Value) -> Option<ReadyEvents> {
+        ReadyEvents::of_histogram(value, "ready_events")
+    }
+
+    /// The same of another histogram of the loops, such as `loop_turn_us`.
+    pub fn of_histogram(value: &Value, name: &str) -> Option<ReadyEvents> {
         let found = match (value.get("before"), value.get("after")) {
             (Some(before), Some(after)) => {
-                let after = ReadyEvents::of_one(after)?;
+                let after = ReadyEvents::of_one(after, name)?;
                 // A server without workers yet has counted nothing before.
-                match ReadyEvents::of_one(before) {
+                match ReadyEvents::of_one(before, name) {
                     Some(before) => after.since(&before),
                     None => after,
                 }
             }
-            (None, Some(after)) => ReadyEvents::of_one(after)?,
-            _ => ReadyEvents::of_one(value)?,
+            (None, Some(after)) => ReadyEvents::of_one(after, name)?,
+            _ => ReadyEvents::of_one(value, name)?,
         };
         (found.count > 0).then_some(found)
     }
 
-    fn of_one(value: &Value) -> Option<ReadyEvents> {
+    fn of_one(value: &Value, name: &str) -> Option<ReadyEvents> {
         let snapshot = value
             .get("total")
             .filter(|total| !total.is_null())
             .unwrap_or(value);
-        let histogram = snapshot.get("counters")?.get("ready_events")?;
+        let histogram = snapshot.get("counters")?.get(name)?;
         let number = |name: &str| histogram.get(name).and_then(Value::as_u64);
         let mut buckets = Vec::new();
         for bucket in histogram.get("buckets")?.as_array()? {

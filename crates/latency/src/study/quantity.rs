@@ -230,6 +230,9 @@ impl Quantity {
             return counter(server, path)
                 .ok_or_else(|| format!("the status page has no number {path}"));
         }
+        if let Some(found) = self.of_turns(server) {
+            return found.ok_or("the status page has no turns of the loops".into());
+        }
         let ready = ReadyEvents::from_status(server).ok_or("the status page has no wakeups")?;
         let blocked = ready.blocked.ok_or("the loops were not traced");
         match self.name.as_str() {
@@ -243,6 +246,26 @@ impl Quantity {
                 _ => Err(nothing()),
             },
         }
+    }
+
+    /// How long turns of the loops took, or how long ready events waited in them; limits of buckets.
+    fn of_turns(&self, server: &Json) -> Option<Option<f64>> {
+        let (name, is_max) = match self.name.as_str() {
+            "loop_turn_p99_ms" => ("loop_turn_us", false),
+            "loop_turn_max_ms" => ("loop_turn_us", true),
+            "loop_lag_p99_ms" => ("loop_lag_us", false),
+            "loop_lag_max_ms" => ("loop_lag_us", true),
+            _ => return None,
+        };
+        let found = ReadyEvents::of_histogram(server, name);
+        let us = found.map(|found| {
+            if is_max {
+                found.max
+            } else {
+                found.quantile(0.99)
+            }
+        });
+        Some(us.map(|us| us as f64 / 1e3))
     }
 
     /// The most that one worker's counter has grown, by the mean of all.
@@ -333,6 +356,9 @@ impl Quantity {
         let (counts, of) = if self.name == "ready_above" {
             let server = evidence.server.as_ref();
             let server = server.ok_or("the server has no status page")?;
+            if let Some(found) = self.of_turns(server) {
+                return found.ok_or("the status page has no turns of the loops".into());
+            }
             let ready = ReadyEvents::from_status(server).ok_or("the status page has no wakeups")?;
             (ready.buckets, 1.0)
         } else {

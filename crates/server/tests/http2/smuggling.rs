@@ -12,7 +12,7 @@ use headway_test_support::http2::*;
 use crate::site::*;
 use crate::upstreams::faults::FakeUpstream;
 
-/// A body that is a request of its own, for whoever ends the one before too early.
+/// A body that is a request of its own, for a reader that ends the one before too early.
 const HIDDEN: &str = "0\r\n\r\nGET /stolen HTTP/1.1\r\nHost: x\r\nInjected: 1\r\n\r\n";
 
 /// What an upstream has read of one request.

@@ -62,13 +62,17 @@ pub(super) const WITH_NUMBERS: [(&str, usize); 8] = [
 pub(super) const SHARES: [&str; 3] = ["ready_above", "runnable_above", "runnable_at_most"];
 
 /// Figures of what was watched beside the requests.
-pub(super) const OF_SERVER: [&str; 6] = [
+pub(super) const OF_SERVER: [&str; 10] = [
     "ready_mean",
     "ready_median",
     "ready_p95",
     "ready_max",
     "loop_blocked",
     "loop_blocked_per_s",
+    "loop_turn_p99_ms",
+    "loop_turn_max_ms",
+    "loop_lag_p99_ms",
+    "loop_lag_max_ms",
 ];
 pub(super) const OF_RUNNABLE: [&str; 9] = [
     "runnable_mean",

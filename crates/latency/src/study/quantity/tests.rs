@@ -225,6 +225,7 @@ fn observed() -> RunEvidence {
             "workers": [{"pid": 7, "counters": {"accepted": 15}}, {"pid": 8, "counters": {"accepted": 15}}],
             "total": {"counters": {
             "accepted": 30,
+            "loop_turn_us": {"count": 4, "sum": 2000, "max": 1900, "buckets": [[63, 397], [2047, 3]]},
             "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}},
             "trace": {"level": {"sees": "stacks"}, "sleeps": [{"count": 20}]}}},
     }));
@@ -288,6 +289,8 @@ fn quantities_of_observers_are_read() {
         ("ready_median", 1.0),
         ("ready_max", 7.0),
         ("loop_blocked", 20.0),
+        ("loop_turn_p99_ms", 0.063),
+        ("loop_turn_max_ms", 1.9),
         ("loop_blocked_per_s", 2.0),
         ("disk_reads_per_s", 50.0),
         ("disk_busy", 0.4),
