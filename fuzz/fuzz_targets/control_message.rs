@@ -2,7 +2,9 @@
 #![no_main]
 
 use headway_control::{FromLog, FromWorker, ToLog, ToWorker};
-use headway_metrics::{MasterStatus, Overview, Skew, Snapshot, prometheus, status::page};
+use headway_metrics::{
+    MasterStatus, Overview, Skew, Snapshot, prometheus, status::history::History, status::page,
+};
 use libfuzzer_sys::fuzz_target;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -28,6 +30,8 @@ fn show(snapshot: Snapshot) {
     let workers = vec![snapshot];
     let overview = Overview {
         version: String::new(),
+        host_name: String::new(),
+        off: Vec::new(),
         time_ms: 1,
         master: MasterStatus::default(),
         total: Snapshot::total(&workers),
@@ -42,5 +46,5 @@ fn show(snapshot: Snapshot) {
             "{line}"
         );
     }
-    assert!(page::render(&overview).ends_with("</html>\n"));
+    assert!(page::render(&overview, &History::default()).ends_with("</html>\n"));
 }
