@@ -160,7 +160,7 @@ fn files_are_served_when_the_root_is_switched_by_a_link_or_by_renames() {
     symlink(site.path("1"), &link).unwrap();
     fs::rename(site.path("4"), &moved).unwrap();
     let text = format!(
-        "revalidate = \"50ms\"\nroot = {link:?}\nlisten = \"127.0.0.1:0\"\nstatus = \"127.0.0.1:0\"\nworkers = 1\n\
+        "revalidate = \"50ms\"\nroot = {link:?}\nlisten = \"127.0.0.1:0\"\nstatus = \"127.0.0.1:0\"\nworkers = 1\nsandbox = \"on\"\n\
          [[host]]\nnames = [\"moved\"]\nroot = {moved:?}\n"
     );
     let path = site.path("headway.toml");

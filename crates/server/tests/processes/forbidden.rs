@@ -148,7 +148,8 @@ fn server_says_what_is_not_confined_when_the_kernel_lacks_a_layer() {
         (libc::SYS_seccomp, "sandbox: no seccomp"),
     ] {
         for error in [libc::ENOSYS, libc::EPERM] {
-            let server = Server::start_hello(without_call(program(), call, error), &[]);
+            let server =
+                Server::start_hello(without_call(program(), call, error), &["--sandbox", "on"]);
             assert_eq!(get(&server.address, "/"), (200, b"hello".to_vec()));
             let said = server.stop();
             assert_eq!(said.matches(lack).count(), 1, "{said}");
