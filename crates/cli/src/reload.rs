@@ -190,7 +190,8 @@ impl Target {
 
     fn of_file(file: &Path) -> Result<Target, Failure> {
         let shown = file.display();
-        let text = fs::read(file).with_context(|| format!("{shown}"))?;
+        let text = fs::read(file)
+            .with_context(|| format!("read {shown}; name the --ready-file of a running server"))?;
         let owner = fs::metadata(file)
             .with_context(|| format!("{shown}"))?
             .uid();

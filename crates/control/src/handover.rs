@@ -123,7 +123,7 @@ impl Packets {
     /// Those of this version.
     ///
     /// # Errors
-    /// None that is known.
+    /// If a message cannot be encoded.
     pub fn new(drain: Drain, helper: Option<&ToHelper>) -> Result<Packets, ControlError> {
         let stop = Drain::within(drain.timeout_ms);
         Ok(Packets {
