@@ -17,6 +17,7 @@ mod body;
 mod exchange;
 mod idle_order;
 mod pace;
+mod ready;
 mod table;
 
 use std::cell::{Cell, OnceCell};
@@ -38,6 +39,7 @@ pub use exchange::{
     UpstreamRequest,
 };
 pub use pace::Pace;
+pub use ready::{Order, ReadyStreams};
 pub use table::{CONNECTION, ConnectionTable};
 
 /// What a connection waits for, and with what it continues then. A phase owns the request.
@@ -188,6 +190,8 @@ pub struct Multiplexed {
     pub session: Session,
     /// The connections which represent its requests.
     pub streams: Vec<Token>,
+    /// Those which can continue.
+    pub ready: ReadyStreams,
     /// The number of requests of the client's address, if it has a limit.
     pub share: Option<Rc<Cell<u64>>>,
     /// What its deadline is for.

@@ -2,6 +2,10 @@
 
 /// The size of the output buffer. While it is full, streams send nothing.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// Output up to this size grows by steps.
+const SMALL_OUTPUT_BYTES: usize = 4 << 10;
+/// Room for headers of frames and responses beside the data in the output buffer.
+const FRAMES_BYTES: usize = 4 << 10;
 /// The most capacity that a buffer keeps while it is empty. It is small because most connections are idle.
 const IDLE_BYTES_MAX: usize = 16 << 10;
 /// Bytes without effect that are a flood. A well-behaved client stays below: it has fewer bytes of bodies in flight,
@@ -110,6 +114,12 @@ impl Buffers {
 
     /// Appends output.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
+        let needed = self.output.len() + bytes.len();
+        // A buffer of data is likely to be filled, and growing by steps would copy it.
+        let whole = OUTPUT_BYTES_MAX + FRAMES_BYTES;
+        if (self.output.capacity().max(SMALL_OUTPUT_BYTES)..whole).contains(&needed) {
+            self.output.reserve_exact(whole - self.output.len());
+        }
         self.output.extend_from_slice(bytes);
     }
 

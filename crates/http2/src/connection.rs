@@ -125,6 +125,8 @@ pub(crate) struct Connection {
     pub(crate) is_distrusted: bool,
     /// The connection has ended because of a flood.
     pub(crate) has_flooded: bool,
+    /// Frames may have changed what open streams can do, since the last call of `take_changes`.
+    has_changed: bool,
 }
 
 impl Connection {
@@ -158,6 +160,7 @@ impl Connection {
             input_budget: 0,
             is_distrusted: false,
             has_flooded: false,
+            has_changed: false,
         };
         connection.greet();
         connection
@@ -223,6 +226,11 @@ impl Connection {
     /// Whether many of the client's latest bytes had no effect, or it is distrusted and has sent no request yet.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_distrusted && self.requests == 0 || self.buffers.is_suspect()
+    }
+
+    /// Whether frames since the last call may have changed what open streams can do.
+    pub(crate) fn take_changes(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     pub(crate) fn has_requests(&self) -> bool {
@@ -320,6 +328,14 @@ impl Connection {
         {
             return Err(Reason::Protocol);
         }
+        self.has_changed |= matches!(
+            header.kind,
+            frame::DATA
+                | frame::RST_STREAM
+                | frame::SETTINGS
+                | frame::WINDOW_UPDATE
+                | frame::PRIORITY_UPDATE
+        );
         match header.kind {
             frame::DATA => self.on_data(header, payload)?,
             frame::HEADERS => return self.on_headers(header, payload),
@@ -403,6 +419,7 @@ impl Connection {
             Fault::Refused => Reason::EnhanceYourCalm,
         })?;
         if let Some(at) = known {
+            self.has_changed = true;
             self.on_trailers(at, header)?;
             return Ok(None);
         }
@@ -548,6 +565,7 @@ impl Connection {
     pub(crate) fn close(&mut self) {
         self.stage = Stage::Over;
         self.is_stalled = false;
+        self.has_changed = true;
         self.pending_block = None;
         for stream in &mut self.streams {
             stream.is_reset = true;

@@ -97,6 +97,12 @@ impl Session {
         Some((head, Stream::new(stream, translated, self.0.clone())))
     }
 
+    /// Whether frames since the last call may have changed what open streams can do: they may have input or room, have
+    /// another priority, or be reset.
+    pub fn take_changes(&mut self) -> bool {
+        self.0.borrow_mut().take_changes()
+    }
+
     /// Sends GOAWAY: the connection accepts no more requests, and ends when the accepted ones are answered.
     pub fn shut_down(&mut self) {
         self.0.borrow_mut().shut_down();

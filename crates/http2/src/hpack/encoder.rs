@@ -64,7 +64,8 @@ impl Encoder {
     pub(crate) fn header(&mut self, block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         let mut lower = std::mem::take(&mut self.name);
         lower.clear();
-        lower.extend(name.iter().map(u8::to_ascii_lowercase));
+        lower.extend_from_slice(name);
+        lower.make_ascii_lowercase();
         self.append(block, &lower, value);
         self.name = lower;
     }

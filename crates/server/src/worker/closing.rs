@@ -172,7 +172,7 @@ impl Worker {
             .take()
             .map_or_else(Vec::new, |one| one.streams);
         if let Some(of) = connection.stream.take() {
-            context.sessions_due.push(of.parent);
+            context.sessions_due.push((of.parent, connection.token));
             drop(of);
             context.counters.http2_streams_closed += 1;
             return;

@@ -79,8 +79,8 @@ pub(super) struct LoopContext {
     /// Connections whose write quantum was used up; they run again after the events of the next
     /// iteration.
     pub run_queue: Vec<Token>,
-    /// HTTP/2 connections with streams that have sent something or have ended.
-    pub sessions_due: Vec<Token>,
+    /// HTTP/2 connections, and their streams that have taken a step or have ended.
+    pub sessions_due: Vec<(Token, Token)>,
     /// The number of HTTP/2 requests per address.
     pub http2_shares: Shares,
     /// The HTTP/2 clients that are served last.
@@ -244,7 +244,7 @@ impl LoopContext {
             self.queue_turn(&mut connection);
         }
         if let Some(of) = &connection.stream {
-            self.sessions_due.push(of.parent);
+            self.sessions_due.push((of.parent, connection.token));
         }
         self.connections.put_back(slot, connection, self.now_ms);
     }

@@ -5,7 +5,7 @@
 //! Then new requests begin, and streams with input or room continue, the most urgent first. The resulting frames are
 //! sent with one call. Clients that send many bytes without effect are served last (`suspects`).
 
-use headway_connection::{Connection, Multiplexed, Phase, SessionWait};
+use headway_connection::{Connection, Multiplexed, Order, Phase, ReadyStreams, SessionWait};
 use headway_event::{Interest, Ready, Token};
 use headway_http2::{PREFACE, Priority, Session, Settings};
 use rustix::io::Errno;
@@ -42,6 +42,7 @@ impl LoopContext {
         connection.http2 = Some(Box::new(Multiplexed {
             session,
             streams: Vec::new(),
+            ready: ReadyStreams::default(),
             share: self.http2_shares.of(connection.counted_address()),
             waits_for: None,
         }));
@@ -101,6 +102,65 @@ impl LoopContext {
             Some(client) => headway_send::flush(client, &connection.socket, &self.tracer).map(drop),
             None => Ok(()),
         }
+    }
+
+    /// The event with which a stream can continue, if it can.
+    fn next_event(&mut self, stream: Token) -> Option<(Option<Order>, Ready)> {
+        let slot = self.connections.find(stream)?;
+        self.connections.get(slot).and_then(next_event)
+    }
+
+    /// Whether the next turn belongs to the same stream: it is not incremental. Such a response is useful only when it
+    /// is complete, so the others wait for its end (RFC 9218, 10).
+    fn keeps_turn(&mut self, before: Option<Order>, stream: Token) -> bool {
+        let Some(before) = before.filter(|before| !before.is_incremental) else {
+            return false;
+        };
+        let slot = self.connections.find(stream);
+        let stream = slot.and_then(|slot| self.connections.get(slot));
+        // Only if this turn has sent something, so that the turns end.
+        stream.is_some_and(|stream| stream.outgoing.bytes_left() < before.bytes_left)
+    }
+
+    /// Adds a stream to those that can continue, if it can.
+    fn add_if_ready(&mut self, connection: &mut Connection, stream: Token) {
+        if let Some((order, _)) = self.next_event(stream)
+            && let Some(multiplexed) = &mut connection.http2
+        {
+            multiplexed.ready.insert(order, stream);
+        }
+    }
+
+    /// Adds the streams of this session that have taken a step of their own.
+    fn add_due_streams(&mut self, connection: &mut Connection) {
+        let session = connection.token;
+        let due = std::mem::take(&mut self.sessions_due);
+        for (_, stream) in due.iter().filter(|(parent, _)| *parent == session) {
+            self.add_if_ready(connection, *stream);
+        }
+        self.sessions_due = due;
+    }
+
+    /// Asks all streams whether they can continue, if frames may have changed that, if an incremental response should
+    /// get another turn, or if no stream is known to. Forgets the streams that have ended.
+    fn find_ready_streams(&mut self, connection: &mut Connection) {
+        let Some(multiplexed) = &mut connection.http2 else {
+            return;
+        };
+        let has_changed = multiplexed.session.take_changes() || multiplexed.ready.is_stale;
+        if !has_changed && multiplexed.ready.next().is_some() {
+            return;
+        }
+        let connections = &mut self.connections;
+        multiplexed
+            .streams
+            .retain(|token| connections.find(*token).is_some());
+        let found = multiplexed.streams.iter().filter_map(|token| {
+            let stream = connections.get(token.slot() as usize)?;
+            let (order, _) = next_event(stream)?;
+            Some((order, *token))
+        });
+        multiplexed.ready.replace(found);
     }
 
     /// Sends the frames of a session, until the socket is full.
@@ -232,9 +292,12 @@ impl Worker {
 
     /// Serves the sessions whose streams have sent something or have ended.
     pub(super) fn serve_sessions(&mut self) {
-        while let Some(token) = self.context.sessions_due.pop() {
-            if let Some(slot) = self.context.connections.find(token) {
-                self.with_connection(slot, Worker::serve_session);
+        while let Some((session, stream)) = self.context.sessions_due.pop() {
+            if let Some(slot) = self.context.connections.find(session) {
+                self.with_connection(slot, |worker, connection| {
+                    worker.context.add_if_ready(connection, stream);
+                    worker.serve_session(connection)
+                });
             }
         }
     }
@@ -247,6 +310,7 @@ impl Worker {
         }
         let (mut is_sent, mut has_sent) = (true, false);
         let requests = connection.requests;
+        self.context.add_due_streams(connection);
         // Processes the input first, because WINDOW_UPDATE may give streams room.
         self.begin_requests(connection);
         for round in 0.. {
@@ -271,7 +335,7 @@ impl Worker {
         }
         // The streams need no other round for what they have sent meanwhile.
         let token = connection.token;
-        self.context.sessions_due.retain(|due| *due != token);
+        self.context.sessions_due.retain(|(due, _)| *due != token);
         let Some(multiplexed) = &connection.http2 else {
             return Disposition::Close;
         };
@@ -371,74 +435,44 @@ impl Worker {
                 if let Some(multiplexed) = &mut connection.http2 {
                     multiplexed.streams.push(token);
                 }
+                self.with_connection(slot, |worker, stream| worker.handle_requests(stream, &head));
+                self.context.add_if_ready(connection, token);
             }
-            self.with_connection(slot, |worker, stream| worker.handle_requests(stream, &head));
         }
         any
     }
 
-    /// Continues streams that have input or room. Returns whether there were any.
+    /// Continues streams that have input or room, until the session has no more room. Returns whether there were any.
     fn serve_streams(&mut self, connection: &mut Connection) -> bool {
-        let Some(multiplexed) = &mut connection.http2 else {
-            return false;
-        };
-        let connections = &mut self.context.connections;
-        multiplexed
-            .streams
-            .retain(|token| connections.find(*token).is_some());
-        let mut ready: Vec<(Option<Order>, Ready)> = Vec::new();
-        for token in &multiplexed.streams {
-            let slot = token.slot() as usize;
-            if let Some(found) = connections.get(slot).and_then(next_event) {
-                ready.push(found);
-            }
-        }
-        // First streams with input, then the most urgent ones, and among these the shortest.
-        ready.sort_by_key(|(order, _)| *order);
+        self.context.find_ready_streams(connection);
         let mut any = false;
-        for (order, event) in ready {
-            let mut turn = Some(order);
-            while let Some(order) = turn
-                && self.serve_stream(connection, order, &event)
-            {
-                any = true;
-                turn = self.next_turn(order, &event);
+        while let Some(multiplexed) = &mut connection.http2
+            && let Some((order, token)) = multiplexed.ready.next()
+            && (order.is_none() || multiplexed.session.has_room())
+        {
+            let Some((order, event)) = self.context.next_event(token) else {
+                multiplexed.ready.remove_next();
+                continue;
+            };
+            self.serve_stream(&event);
+            any = true;
+            if !self.context.keeps_turn(order, token) {
+                multiplexed.ready.remove_next();
+                multiplexed.ready.is_stale |= order.is_some_and(|order| order.is_incremental);
             }
         }
         any
     }
 
-    /// Continues a stream. Returns whether it could.
-    fn serve_stream(
-        &mut self,
-        connection: &Connection,
-        order: Option<Order>,
-        event: &Ready,
-    ) -> bool {
-        let has_room = |one: &Multiplexed| one.session.has_room();
-        if order.is_some() && !connection.http2.as_deref().is_some_and(has_room) {
-            return false;
+    /// Continues a stream.
+    fn serve_stream(&mut self, event: &Ready) {
+        if let Some(slot) = self.context.connections.find(event.token) {
+            self.with_connection(slot, |worker, stream| match event.hangup {
+                // The client has cancelled it.
+                true => Disposition::Close,
+                false => worker.on_event(stream, event),
+            });
         }
-        let Some(slot) = self.context.connections.find(event.token) else {
-            return false;
-        };
-        self.with_connection(slot, |worker, stream| match event.hangup {
-            // The client has cancelled it.
-            true => Disposition::Close,
-            false => worker.on_event(stream, event),
-        });
-        true
-    }
-
-    /// Gives the next turn to the same stream, unless its response is incremental. A response that is not incremental
-    /// is useful only when it is complete, so the others wait for its end (RFC 9218, 10).
-    fn next_turn(&mut self, before: Option<Order>, event: &Ready) -> Option<Option<Order>> {
-        let before = before.filter(|before| !before.is_incremental)?;
-        let slot = self.context.connections.find(event.token)?;
-        let (order, _) = self.context.connections.get(slot).and_then(next_event)?;
-        // Only if this turn has sent something, so that the loop ends.
-        let has_sent = order.is_some_and(|order| order.bytes_left < before.bytes_left);
-        has_sent.then_some(order)
     }
 
     /// Called when the worker ends. Sends GOAWAY; the connection closes when its requests are answered.
@@ -448,14 +482,6 @@ impl Worker {
         }
         self.serve_session(connection)
     }
-}
-
-/// The sort key of a stream that has something to send.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Order {
-    urgency: u8,
-    bytes_left: u64,
-    is_incremental: bool,
 }
 
 /// The event with which a stream can continue. If it can send, also its sort key.
