@@ -89,9 +89,8 @@ table! {
         /// Whether processes can do only what their work needs: on, off or required.
         ///
         /// With on, the server uses what the kernel offers (Landlock and seccomp), and says at start what is
-        /// missing. With required, it does not start then. New helpers open the roots: they wait for a file system
-        /// that does not answer.
-        sandbox: Sandbox, Serving, "off", "\"on\"";
+        /// missing. With required, it does not start then.
+        sandbox: Sandbox, Serving, "on", "\"required\"";
 
         /// File to serve for a directory.
         ///

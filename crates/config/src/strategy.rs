@@ -71,10 +71,9 @@ named_values! {
     /// Whether processes are confined to what their work needs.
     Sandbox, "value of sandbox" {
         /// As far as the kernel can.
-        On = "on",
-        /// Not at all. The default, because a helper opens the roots when it starts: it waits for a file system
-        /// that does not answer.
         #[default]
+        On = "on",
+        /// Not at all.
         Off = "off",
         /// Entirely, or the server does not start.
         Required = "required",

@@ -26,6 +26,9 @@ mod handover;
 mod start_descriptors;
 mod wire;
 
+/// The most directories in one [`FromWorker::Directories`].
+pub const DIRECTORIES_MAX: usize = 100;
+
 pub use handover::{
     FORMAT, HandedListener, HandedProcess, HandedWorker, Handover, Packet, Packets,
 };
@@ -99,6 +102,11 @@ impl Drain {
 /// From a worker to the master.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromWorker {
+    /// The directories that helpers may open, before [`FromWorker::Ready`]. File descriptors: as many, `O_PATH`.
+    Directories {
+        /// Their numbers among those of the configuration.
+        numbers: Vec<u32>,
+    },
     /// The worker serves.
     Ready,
     /// Requests this many more helpers.
@@ -136,12 +144,15 @@ pub enum FromWorker {
 /// From the master to a helper, before the worker has its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToHelper {
-    /// What it may open, whatever the worker asks.
+    /// What it may open, whatever the worker asks. File descriptor: a ruleset of Landlock with this; without
+    /// one, it makes its own.
     Start {
-        /// Files and directories to read beneath; `None` does not limit reading.
+        /// Directories to read beneath; `None` does not limit reading.
         read: Option<Vec<PathBuf>>,
         /// Directories for temporary files.
         write: Vec<PathBuf>,
+        /// Device and inode of the directories to read beneath that are in the ruleset.
+        known: Vec<(u64, u64)>,
     },
 }
 

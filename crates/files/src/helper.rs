@@ -43,7 +43,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 /// A file that is found is also read in: whole up to this size, else so far as helpers read at a
@@ -67,9 +67,9 @@ pub struct Tasks<'t> {
     pub render: &'t dyn Fn(&Directory) -> Vec<u8>,
     /// Does custom_jobs.
     pub custom_job: &'t CustomTask,
-    /// The process can open only what is beneath these directories as they were at its start
+    /// The process can open only what is beneath directories with these devices and inodes
     /// (`headway-sandbox`). It ends if it gets another root. Its replacement can open what is beneath that one.
-    pub confined_to: Option<&'t [PathBuf]>,
+    pub confined_to: Option<&'t [(u64, u64)]>,
 }
 
 /// Serves requests on `socket` until the worker closes it. `render` makes listing pages; custom

@@ -303,6 +303,11 @@ impl Pool {
         self.gauges();
     }
 
+    /// The roots below which it works.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
     /// The version of a root now ([`Roots::version`]).
     pub fn root_version(&self, root: RootId) -> u32 {
         self.roots.version(root)

@@ -322,6 +322,15 @@ impl Roots {
         self.roots.is_empty()
     }
 
+    /// A duplicate of the `O_PATH` descriptor of a root, as it is now.
+    ///
+    /// # Errors
+    /// Those of fcntl(2): no descriptor is free. `ENOENT` if there is no such root.
+    pub fn directory(&self, root: RootId) -> std::io::Result<OwnedFd> {
+        let found = self.get(root).ok_or(Errno::NOENT)?;
+        found.as_fd().try_clone_to_owned()
+    }
+
     /// How often the directory of a root has been replaced by that of another release. What was found in
     /// an earlier version says nothing about this one.
     pub fn version(&self, root: RootId) -> u32 {

@@ -2,8 +2,8 @@
 //! starts later.
 //!
 //! What is allowed is decided elsewhere (`headway-sandbox`). Here are the calls which libraries lack: a
-//! filter whose refusals the kernel logs, the version of Landlock, and entering a domain between `fork`
-//! and `exec`.
+//! filter whose refusals the kernel logs, the version of Landlock, a rule for a directory whose file system may
+//! not answer, and entering a domain between `fork` and `exec`.
 //!
 //! Sources: seccomp(2), landlock(7), `Documentation/userspace-api/seccomp_filter.rst`.
 
@@ -16,6 +16,16 @@ use crate::residency::last_errno;
 
 /// `LANDLOCK_CREATE_RULESET_VERSION` of linux/landlock.h.
 const RULESET_VERSION: libc::c_uint = 1;
+
+/// `LANDLOCK_RULE_PATH_BENEATH`.
+const RULE_PATH_BENEATH: libc::c_uint = 1;
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct PathBeneath {
+    rights: u64,
+    directory: libc::c_int,
+}
 
 /// One instruction of a filter, a `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +108,36 @@ pub fn landlock_version() -> Option<u32> {
         )
     };
     u32::try_from(answer).ok().filter(|version| *version > 0)
+}
+
+/// Adds to a ruleset of Landlock that these rights, bits of linux/landlock.h, are there beneath a directory. It
+/// asks nothing of the file system: the directory may be an `O_PATH` descriptor of one which does not answer.
+///
+/// # Errors
+/// As landlock_add_rule(2); `EINVAL` for a right that the ruleset does not handle.
+pub fn allow_beneath(
+    ruleset: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
+    rights: u64,
+) -> Result<()> {
+    let rule = PathBeneath {
+        rights,
+        directory: directory.as_raw_fd(),
+    };
+    // SAFETY: the kernel reads the rule, which is live and of the type that is named.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            RULE_PATH_BENEATH,
+            &raw const rule,
+            0 as libc::c_uint,
+        )
+    };
+    match answer {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
 }
 
 /// Puts this thread, and all that it starts later, under a ruleset of Landlock. It allocates nothing, so a

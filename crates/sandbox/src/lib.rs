@@ -26,9 +26,11 @@ mod filter;
 mod landlock_rules;
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use headway_os::confine::{has_filters, landlock_version};
+use headway_os::confine::{enter_domain, has_filters, landlock_version};
+use rustix::thread::set_no_new_privs;
 
 pub use landlock_rules::programs_domain;
 
@@ -82,15 +84,30 @@ impl Demand {
     }
 }
 
+/// A file or a directory of a rule.
+#[derive(Debug)]
+pub enum Place {
+    /// What the path leads to when the process goes in. To find it may wait for the file system.
+    Named(PathBuf),
+    /// This directory, for which an `O_PATH` descriptor is enough. Its file system is not asked.
+    Open(OwnedFd),
+}
+
+impl From<PathBuf> for Place {
+    fn from(path: PathBuf) -> Place {
+        Place::Named(path)
+    }
+}
+
 /// The rules of one process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Rules {
     /// Which calls it may make.
     pub kind: Kind,
     /// Files and directories beneath which it may read; `None` does not limit reading.
-    pub read: Option<Vec<PathBuf>>,
+    pub read: Option<Vec<Place>>,
     /// Directories in which it may create and write files.
-    pub write: Vec<PathBuf>,
+    pub write: Vec<Place>,
     /// Where it may connect to.
     pub connect: Connect,
     /// Whether it has an io_uring.
@@ -115,7 +132,7 @@ impl Rules {
     ///
     /// ```
     /// use headway_sandbox::{Kind, Rules};
-    /// assert_eq!(Rules::of(Kind::Handshakes).read, Some(vec![]));
+    /// assert!(Rules::of(Kind::Handshakes).read.is_some_and(|places| places.is_empty()));
     /// ```
     pub fn of(kind: Kind) -> Rules {
         Rules {
@@ -132,7 +149,7 @@ impl Rules {
         Rules {
             // Files of one process are made again when the kernel needs memory, so a rule for them would
             // end. Those of others stay closed: Landlock does not let it trace them.
-            read: Some(vec!["/proc".into(), "/sys/fs/cgroup".into()]),
+            read: Some(["/proc", "/sys/fs/cgroup"].map(place).into()),
             ..Rules::of(Kind::Store)
         }
     }
@@ -146,8 +163,8 @@ impl Rules {
             for path in std::iter::once(file).chain(target.as_ref().ok()) {
                 let parent = path.parent().unwrap_or(Path::new("/"));
                 write.push(match parent.as_os_str().is_empty() {
-                    true => PathBuf::from("."),
-                    false => parent.to_owned(),
+                    true => place("."),
+                    false => place(parent),
                 });
             }
         }
@@ -171,8 +188,9 @@ impl Rules {
         let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(std::env::var_os);
         let named = named.into_iter().flatten().map(PathBuf::from);
         let read = system.iter().map(PathBuf::from).chain(named);
+        let read = read.chain(certificates.map(Path::to_owned));
         Rules {
-            read: Some(read.chain(certificates.map(Path::to_owned)).collect()),
+            read: Some(read.map(Place::Named).collect()),
             connect: Connect::Anywhere,
             ..Rules::of(Kind::Acme)
         }
@@ -250,21 +268,55 @@ impl Support {
     }
 }
 
+/// The Landlock part of some rules, for a process that gets it as a descriptor ([`confine_in`]); `None` without
+/// Landlock.
+///
+/// # Errors
+/// [`SandboxError::Landlock`].
+pub fn ruleset(rules: &Rules) -> Result<Option<OwnedFd>, SandboxError> {
+    match Support::probe().landlock {
+        0 => Ok(None),
+        _ => landlock_rules::make(rules),
+    }
+}
+
 /// Confines this process, which has no other thread, and all that it starts later.
 ///
 /// # Errors
 /// [`SandboxError`]. The process should end.
 pub fn confine(rules: &Rules, demand: Demand) -> Result<(), SandboxError> {
+    // Programs have a domain of their own.
+    let ruleset = match rules.kind {
+        Kind::Spawner => None,
+        _ => ruleset(rules)?,
+    };
+    confine_in(ruleset.as_ref().map(AsFd::as_fd), rules, demand)
+}
+
+/// The same with a ruleset, which replaces the files and ports in these rules.
+///
+/// # Errors
+/// [`SandboxError`]. The process should end.
+pub fn confine_in(
+    ruleset: Option<BorrowedFd<'_>>,
+    rules: &Rules,
+    demand: Demand,
+) -> Result<(), SandboxError> {
     let support = Support::probe();
     if demand == Demand::Required {
         support.require_all()?;
     }
     // The rules first: to make them is not among the calls of any kind.
-    if support.landlock > 0 && rules.kind != Kind::Spawner {
-        landlock_rules::enter(rules).map_err(|error| SandboxError::Landlock(error.to_string()))?;
+    if let Some(ruleset) = ruleset {
+        let entered = set_no_new_privs(true).and_then(|()| enter_domain(ruleset));
+        entered.map_err(|errno| SandboxError::Landlock(errno.to_string()))?;
     }
     if support.filters {
         filter::install(rules).map_err(SandboxError::Filter)?;
     }
     Ok(())
+}
+
+fn place(path: impl Into<PathBuf>) -> Place {
+    Place::Named(path.into())
 }

@@ -17,13 +17,14 @@ use headway_config::{AcmeConfig, LogConfig};
 use headway_control::{Control, ControlError, ToHelper};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::process::lets_others_first;
-use headway_sandbox::{Connect, Demand, Kind, Rules, SandboxError, confine, programs_domain};
+use headway_sandbox::{Connect, Demand, Kind, Rules, SandboxError, confine, confine_in, programs_domain};
 use headway_spawner::spawner_main_with;
 use rustix::process::DumpableBehavior;
 
 use crate::extensions::Extensions;
 use crate::worker::{WorkerError, run_worker};
-use crate::{confinement, run_helper};
+use crate::confinement::HelperRules;
+use crate::run_helper;
 
 /// Why a child ended before its work was done.
 #[derive(Debug, thiserror::Error)]
@@ -87,13 +88,20 @@ fn helper(extensions: Extensions) -> Result<(), ChildError> {
     };
     let control = Control::new(socket);
     // Nothing comes if the master has ended.
-    let Some((order, _)) = control.receive::<ToHelper>()? else {
+    let Some((order, mut received)) = control.receive::<ToHelper>()? else {
         return Ok(());
     };
-    let rules = confinement::of_helper(order);
-    confine(&rules, demand)?;
+    let given = received.pop();
+    let HelperRules { rules, known } = HelperRules::new(order, given.is_some());
+    let ruleset = match given {
+        Some(given) => Some(given),
+        None => headway_sandbox::ruleset(&rules)?,
+    };
+    confine_in(ruleset.as_ref().map(AsFd::as_fd), &rules, demand)?;
     let socket = control.into_inner();
-    Ok(run_helper(socket, extensions, rules.read.as_deref())?)
+    // Without Landlock all directories are open to it.
+    let known = known.filter(|_| ruleset.is_some());
+    Ok(run_helper(socket, extensions, known.as_deref())?)
 }
 
 fn spawner() -> Result<(), ChildError> {

@@ -2,17 +2,65 @@
 //!
 //! The kernel holds a process to it (`headway-sandbox`). A worker learns it from its configuration. A helper
 //! obeys its worker, so it learns it from the master.
+//!
+//! A worker opens its directories when it starts, and the master keeps these descriptors for the rules of
+//! helpers. So a new helper asks no file system: one of them may not answer.
 
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use headway_config::{Config, HandlerConfig, Opening, Upstreams};
-use headway_control::ToHelper;
+use headway_control::{Control, ControlError, DIRECTORIES_MAX, FromWorker, ToHelper};
 use headway_event::Mechanism;
-use headway_files::{RootConfig, Symlinks};
+use headway_files::{RootConfig, RootId, Roots, Symlinks};
 use headway_gateway::upstream::Address;
 use headway_lookup::VirtualHosts;
+use headway_os::open::{NameLookup, Status, find_directory};
 use headway_respond::handlers::Routes;
-use headway_sandbox::{Connect, Kind, Rules};
+use headway_sandbox::{Connect, Kind, Place, Rules};
+
+/// The directories of which rules are made.
+pub(crate) struct Directories {
+    /// Those of all roots, each once; `None` where symbolic links may lead anywhere.
+    pub(crate) read: Option<Vec<PathBuf>>,
+    /// Those for temporary files.
+    pub(crate) write: Vec<PathBuf>,
+}
+
+impl Directories {
+    pub(crate) fn of(config: &Config) -> Directories {
+        let buffers = handlers(config)
+            .any(|handler| !matches!(handler, HandlerConfig::Files | HandlerConfig::Redirect(_)));
+        let spools = buffers && config.buffer_disk_max_bytes > 0;
+        let temporary = spools.then(|| config.temp_directory.clone());
+        Directories {
+            read: readable(config),
+            write: temporary.into_iter().collect(),
+        }
+    }
+
+    /// All, in the order in which the worker numbers them for the master.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Path> {
+        let read = self.read.iter().flatten();
+        read.chain(&self.write).map(PathBuf::as_path)
+    }
+
+    /// The order to a helper. With a ruleset that allows the directories `known`; without one it looks up the
+    /// paths itself, and may wait for their file systems.
+    pub(crate) fn order(self, known: Vec<(u64, u64)>) -> ToHelper {
+        ToHelper::Start {
+            read: self.read,
+            write: self.write,
+            known,
+        }
+    }
+}
+
+/// All roots, in the order of their numbers.
+pub(crate) fn roots(config: &Config) -> Vec<RootConfig> {
+    [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat()
+}
 
 /// Why workers and their helpers cannot be confined, if they cannot: research stages wait, map, fork and
 /// open files in the worker, and applications may do anything.
@@ -30,8 +78,8 @@ pub(crate) fn workers_need_more(config: &Config) -> Option<&'static str> {
     has_application.then_some("an application may do what they may not")
 }
 
-/// The rules of a worker: it reads its roots, and connects to its upstreams.
-pub(crate) fn of_worker(config: &Config) -> Rules {
+/// The rules of a worker: it reads its roots, which are open, and connects to its upstreams.
+pub(crate) fn of_worker(config: &Config, open: &Roots) -> io::Result<Rules> {
     let upstreams: Vec<&Upstreams> = handlers(config)
         .filter_map(|handler| match handler {
             HandlerConfig::Upstreams(upstreams) => Some(upstreams),
@@ -43,15 +91,61 @@ pub(crate) fn of_worker(config: &Config) -> Rules {
         Address::Tcp(address) => Some(address.port()),
         Address::Unix(_) => None,
     });
-    Rules {
-        read: readable(config),
+    let read = readable(config).map(|paths| {
+        let opened = opened_roots(config, open, &paths);
+        opened.map(|one| one.map(Place::Open)).collect()
+    });
+    Ok(Rules {
+        read: read.transpose()?,
         connect: match upstreams.is_empty() {
             true => Connect::Nowhere,
             false => Connect::Ports(ports.collect()),
         },
         io_uring: uses_io_uring(config),
         ..Rules::of(Kind::Worker)
+    })
+}
+
+/// Gives the master the directories of a worker, for the rules of helpers. It takes them only before the worker
+/// serves.
+pub(crate) fn send_directories(
+    config: &Config,
+    open: &Roots,
+    master: &Control,
+) -> Result<(), ControlError> {
+    let Directories { read, write } = Directories::of(config);
+    let read = read.unwrap_or_default();
+    let read = opened_roots(config, open, &read).map(Result::ok);
+    let write = write.iter().map(|path| {
+        let found = find_directory(path, NameLookup::MayBlock);
+        found.ok().flatten().map(|(directory, _)| directory)
+    });
+    let all: Vec<_> = (0..).zip(read.chain(write)).collect();
+    let opened: Vec<(u32, &OwnedFd)> = all
+        .iter()
+        .filter_map(|(number, directory)| Some((*number, directory.as_ref()?)))
+        .collect();
+    for some in opened.chunks(DIRECTORIES_MAX) {
+        let message = FromWorker::Directories {
+            numbers: some.iter().map(|(number, _)| *number).collect(),
+        };
+        let descriptors: Vec<BorrowedFd<'_>> = some.iter().map(|(_, one)| one.as_fd()).collect();
+        master.send(&message, &descriptors)?;
     }
+    Ok(())
+}
+
+/// The descriptors of roots with these paths.
+fn opened_roots(
+    config: &Config,
+    open: &Roots,
+    paths: &[PathBuf],
+) -> impl Iterator<Item = io::Result<OwnedFd>> {
+    let roots = roots(config);
+    paths.iter().map(move |path| {
+        let at = roots.iter().position(|root| root.directory == *path);
+        open.directory(RootId(at.unwrap_or_default() as u32))
+    })
 }
 
 fn uses_io_uring(config: &Config) -> bool {
@@ -60,38 +154,63 @@ fn uses_io_uring(config: &Config) -> bool {
         || events.is_ok_and(|events| events == Mechanism::IoUring)
 }
 
-/// What the master tells a helper before its worker does.
-pub(crate) fn order_to_helper(config: &Config) -> ToHelper {
-    let buffers = handlers(config)
-        .any(|handler| !matches!(handler, HandlerConfig::Files | HandlerConfig::Redirect(_)));
-    let spools = buffers && config.buffer_disk_max_bytes > 0;
-    ToHelper::Start {
-        read: readable(config),
-        write: spools
-            .then(|| config.temp_directory.clone())
-            .into_iter()
-            .collect(),
+/// What a helper with an order, which came with a ruleset or not, may do.
+pub(crate) struct HelperRules {
+    /// For the filter, and for Landlock where there is no ruleset.
+    pub(crate) rules: Rules,
+    /// Device and inode of each directory in them; `None` if reading is not limited.
+    pub(crate) known: Option<Vec<(u64, u64)>>,
+}
+
+impl HelperRules {
+    pub(crate) fn new(order: ToHelper, has_ruleset: bool) -> HelperRules {
+        let ToHelper::Start { read, write, known } = order;
+        if has_ruleset {
+            return HelperRules {
+                rules: Rules::of(Kind::Helper),
+                known: read.map(|_| known),
+            };
+        }
+        let read = read.map(|paths| paths.iter().filter_map(|path| find(path)).collect());
+        let read: Option<Vec<_>> = read;
+        let known = read.as_ref();
+        let known = known.map(|found| found.iter().map(|(_, status)| identity(status)).collect());
+        let open = |found: Vec<(OwnedFd, Status)>| -> Vec<Place> {
+            let directories = found.into_iter().map(|(directory, _)| directory);
+            directories.map(Place::Open).collect()
+        };
+        let write = write.iter().filter_map(|path| find(path)).collect();
+        HelperRules {
+            rules: Rules {
+                read: read.map(open),
+                write: open(write),
+                ..Rules::of(Kind::Helper)
+            },
+            known,
+        }
     }
 }
 
-/// The rules of a helper with this order.
-pub(crate) fn of_helper(order: ToHelper) -> Rules {
-    let ToHelper::Start { read, write } = order;
-    Rules {
-        read,
-        write,
-        ..Rules::of(Kind::Helper)
-    }
+fn find(path: &Path) -> Option<(OwnedFd, Status)> {
+    find_directory(path, NameLookup::MayBlock).ok().flatten()
 }
 
-/// The directories of all roots; `None` where symbolic links may lead anywhere.
+/// What tells a directory from all others.
+pub(crate) fn identity(status: &Status) -> (u64, u64) {
+    (status.device, status.inode)
+}
+
+/// The directories of all roots, each once; `None` where symbolic links may lead anywhere.
 fn readable(config: &Config) -> Option<Vec<PathBuf>> {
-    let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
+    let roots = roots(config);
     let leaves = |root: &RootConfig| matches!(root.symlinks, Symlinks::Owner | Symlinks::Any);
-    match roots.iter().any(leaves) {
-        true => None,
-        false => Some(roots.into_iter().map(|root| root.directory).collect()),
+    if roots.iter().any(leaves) {
+        return None;
     }
+    let mut paths: Vec<_> = roots.into_iter().map(|root| root.directory).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    Some(paths)
 }
 
 fn handlers(config: &Config) -> impl Iterator<Item = &HandlerConfig> {

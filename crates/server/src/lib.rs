@@ -44,7 +44,7 @@ pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std:
 fn run_helper(
     socket: std::os::fd::OwnedFd,
     extensions: Extensions,
-    confined_to: Option<&[std::path::PathBuf]>,
+    confined_to: Option<&[(u64, u64)]>,
 ) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &headway_respond::listing::render,

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use headway_base::format::printable;
@@ -27,6 +27,7 @@ mod announce;
 mod children;
 mod collector;
 mod companions;
+mod directories;
 mod error;
 mod inherited;
 mod listeners;
@@ -115,6 +116,7 @@ pub fn run(
 struct Helper {
     /// The slot of its worker.
     worker: usize,
+    generation: Weak<Generation>,
     child: Child,
 }
 
@@ -434,9 +436,9 @@ impl<'r> Master<'r> {
                 return;
             };
             match control.try_receive::<FromWorker>() {
-                Ok(Received::Message(message, _)) => {
+                Ok(Received::Message(message, descriptors)) => {
                     running.progress.seen();
-                    self.handle_message(number, message);
+                    self.handle_message(number, message, descriptors);
                 }
                 Ok(Received::WouldBlock) => {
                     if !running.flush() {
@@ -454,8 +456,15 @@ impl<'r> Master<'r> {
         }
     }
 
-    fn handle_message(&mut self, number: usize, message: FromWorker) {
+    fn handle_message(&mut self, number: usize, message: FromWorker, descriptors: Vec<OwnedFd>) {
         match message {
+            FromWorker::Directories { numbers } => {
+                let slot = &self.slots[number];
+                // One that serves may do what a client wants.
+                if let Some(worker) = slot.worker.as_ref().filter(|_| !slot.is_ready()) {
+                    worker.generation.directories.put(&numbers, descriptors);
+                }
+            }
             FromWorker::Ready => {
                 if let Some(running) = &mut self.slots[number].running {
                     running.ready = true;

@@ -300,7 +300,10 @@ impl Worker {
                     log_line(format_args!("worker {} before: {text}", self.number));
                 }
                 // Another version may say what this one does not know.
-                Ok(Received::Message(FromWorker::Pong | FromWorker::Drained, _))
+                Ok(Received::Message(
+                    FromWorker::Pong | FromWorker::Drained | FromWorker::Directories { .. },
+                    _,
+                ))
                 | Err(headway_control::ControlError::Malformed(_)) => {}
                 Ok(Received::WouldBlock) => break,
                 Ok(Received::Closed) | Err(_) => self.control = None,

@@ -18,7 +18,18 @@ impl Master<'_> {
             self.slots[number].reap_ended();
         }
         self.helpers
-            .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
+            .retain_mut(|helper| match helper.child.try_wait() {
+                Ok(Some(status)) => {
+                    let has_failed = status.code().is_some_and(|code| code != 0);
+                    let generation = helper.generation.upgrade().filter(|_| has_failed);
+                    if let Some(generation) = generation {
+                        generation.directories.have_helper_look();
+                    }
+                    false
+                }
+                Ok(None) => true,
+                Err(_) => false,
+            });
         self.reap_predecessors();
         self.companions
             .reap(self.stopping.is_some(), &mut self.own_status);

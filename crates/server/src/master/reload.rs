@@ -13,6 +13,7 @@ use headway_sandbox::Support;
 
 use super::acme::Acme;
 use super::children::Programs;
+use super::directories::OpenDirectories;
 use super::listeners::{ListenerOptions, Listeners};
 use super::log::Log;
 use super::names::Resolver;
@@ -43,6 +44,8 @@ pub(super) struct Generation {
     pub(super) shared: SharedTables,
     /// Certificates and their keys.
     pub(super) keys: Option<Keys>,
+    /// What its helpers may open.
+    pub(super) directories: OpenDirectories,
 }
 
 impl Generation {
@@ -59,6 +62,7 @@ impl Generation {
         let users = programs.use_accounts(&config);
         users.map_err(system("groups of the user"))?;
         Ok(Generation {
+            directories: OpenDirectories::new(&config),
             config,
             programs,
             shared,

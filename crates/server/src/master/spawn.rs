@@ -1,6 +1,7 @@
 //! Starts workers and helpers: the process, its channel, and the descriptors passed to it.
 
 use std::os::fd::AsFd;
+use std::rc::Rc;
 
 use headway_config::{Config, Handshakes};
 use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
@@ -10,7 +11,6 @@ use super::companions::{self, Companion};
 use super::reload::Generation;
 use super::tls::Keys;
 use super::{Helper, Master, MasterError, system};
-use crate::confinement;
 
 impl Master<'_> {
     /// Starts the worker of a slot.
@@ -29,6 +29,7 @@ impl Master<'_> {
             programs,
             shared,
             keys,
+            directories: _,
         } = &*assigned.generation;
         let worker = assigned.number as u32;
         let log = log.map(|log| log.socket(worker)).transpose()?;
@@ -113,9 +114,11 @@ impl Master<'_> {
         self.own_status.helpers_rejected += u64::from(count) - granted as u64;
         for _ in 0..granted {
             let (theirs, workers) = Control::pair()?;
-            if generation.programs.sandbox_of(Role::Helper).is_some() {
-                let order = confinement::order_to_helper(&generation.config);
-                workers.send(&order, &[])?;
+            if let Some(demand) = generation.programs.sandbox_of(Role::Helper) {
+                let ordered = generation.directories.order(&generation.config, demand);
+                let (order, ruleset) = ordered?;
+                let ruleset: Vec<_> = ruleset.iter().map(AsFd::as_fd).collect();
+                workers.send(&order, &ruleset)?;
             }
             let child = generation
                 .programs
@@ -125,6 +128,7 @@ impl Master<'_> {
             self.own_status.helpers_started += 1;
             self.helpers.push(Helper {
                 worker: number,
+                generation: Rc::downgrade(&generation),
                 child,
             });
             self.send(number, ToWorker::Helper { pid }, vec![workers.into_inner()]);

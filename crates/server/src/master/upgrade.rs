@@ -26,7 +26,7 @@ use headway_os::spawn::in_new_session;
 use headway_tls::process::sealed;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::confinement;
+use crate::confinement::Directories;
 
 use super::children::{Role, ended};
 use super::collector::{self, Collector};
@@ -219,7 +219,8 @@ impl Master<'_> {
                 .programs
                 .sandbox_of(Role::Helper)
                 .is_some();
-            let order = is_confined.then(|| confinement::order_to_helper(config));
+            // Without a ruleset, so that they find roots which are switched later.
+            let order = is_confined.then(|| Directories::of(config).order(Vec::new()));
             let packets = Packets::new(drain, order.as_ref());
             let left = |at: Instant| at.saturating_duration_since(Instant::now());
             kept.push(control.as_fd());

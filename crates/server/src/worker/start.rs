@@ -224,8 +224,7 @@ impl Resources {
             Gateway::new(&routes, research),
         )?;
         check_roots(config)?;
-        let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
-        let roots = Roots::open(&roots).map_err(io::Error::other);
+        let roots = Roots::open(&confinement::roots(config)).map_err(io::Error::other);
         let roots = Rc::new(setup("cannot open the document roots", roots)?);
         let pool = helper_pool(config, roots.clone(), &mut events)?;
         let lookup = lookup(config, roots, &pool, research);
@@ -391,10 +390,14 @@ pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
         "cannot give up capabilities",
         drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
     )?;
-    match context.sandbox {
-        Some(demand) => Ok(confine(&confinement::of_worker(&context.config), demand)?),
-        None => Ok(()),
-    }
+    let Some(demand) = context.sandbox else {
+        return Ok(());
+    };
+    let (config, open) = (&context.config, context.pool.roots());
+    confinement::send_directories(config, open, &context.control)?;
+    let rules = confinement::of_worker(config, open);
+    let rules = setup("cannot duplicate the descriptors of the roots", rules)?;
+    Ok(confine(&rules, demand)?)
 }
 
 pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {

@@ -1,0 +1,118 @@
+//! The directories that helpers may open, as descriptors for their rules.
+//!
+//! The first worker of a configuration has opened them. For each new helper the paths are looked up again,
+//! without waiting: a deploy may have switched a root. Where the kernel would have to ask the file system, the
+//! directory before stays, since the file system may not answer. If that directory is the wrong one, the helper
+//! ends, and then its replacement looks itself.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use headway_config::Config;
+use headway_control::ToHelper;
+use headway_os::open::{NameLookup, find_directory, status};
+use headway_sandbox::{Demand, Kind, Place, Rules, Support, ruleset};
+
+use super::{MasterError, log_line, system};
+use crate::confinement::{self, Directories};
+
+/// Those of one configuration.
+pub(super) struct OpenDirectories {
+    all: RefCell<Vec<Directory>>,
+    /// The next helper looks up the paths itself.
+    helper_looks: Cell<bool>,
+    has_warned: Cell<bool>,
+}
+
+struct Directory {
+    path: PathBuf,
+    open: Option<(OwnedFd, (u64, u64))>,
+}
+
+impl OpenDirectories {
+    /// None of them is open yet.
+    pub(super) fn new(config: &Config) -> OpenDirectories {
+        let directories = Directories::of(config);
+        let all = directories.all().map(|path| Directory {
+            path: path.to_owned(),
+            open: None,
+        });
+        OpenDirectories {
+            all: RefCell::new(all.collect()),
+            helper_looks: Cell::new(false),
+            has_warned: Cell::new(false),
+        }
+    }
+
+    /// Keeps the directories with these numbers. They come from a worker which does not serve yet, so no client
+    /// has had any influence on it.
+    pub(super) fn put(&self, numbers: &[u32], opened: Vec<OwnedFd>) {
+        let mut all = self.all.borrow_mut();
+        for (number, opened) in numbers.iter().zip(opened) {
+            let directory = usize::try_from(*number).ok();
+            let directory = directory.and_then(|number| all.get_mut(number));
+            if let (Some(directory), Ok(status)) = (directory, status(&opened)) {
+                directory.open = Some((opened, confinement::identity(&status)));
+            }
+        }
+    }
+
+    /// A helper has ended with an error, perhaps because it could not open a root.
+    pub(super) fn have_helper_look(&self) {
+        self.helper_looks.set(true);
+    }
+
+    /// What a new helper is told, and the ruleset that goes with it, if there is one.
+    pub(super) fn order(
+        &self,
+        config: &Config,
+        demand: Demand,
+    ) -> Result<(ToHelper, Option<OwnedFd>), MasterError> {
+        let directories = Directories::of(config);
+        if self.helper_looks.take() || Support::probe().landlock == 0 {
+            return Ok((directories.order(Vec::new()), None));
+        }
+        let mut all = self.all.borrow_mut();
+        all.iter_mut().for_each(Directory::look);
+        if let Some(missing) = all.iter().find(|directory| directory.open.is_none()) {
+            let path = missing.path.display();
+            let why = format!("sandbox: {path} is not open, so helpers cannot open its files");
+            match demand {
+                Demand::Required => return Err(MasterError::Sandbox(why)),
+                Demand::Possible if self.has_warned.replace(true) => {}
+                Demand::Possible => log_line(why),
+            }
+        }
+        let to_read = directories.read.as_ref().map_or(0, Vec::len);
+        let (read, write) = all.split_at(to_read.min(all.len()));
+        let known = read.iter().filter_map(|one| Some(one.open.as_ref()?.1));
+        let known = known.collect();
+        let rules = Rules {
+            read: match directories.read {
+                Some(_) => Some(places(read)?),
+                None => None,
+            },
+            write: places(write)?,
+            ..Rules::of(Kind::Helper)
+        };
+        let ruleset = ruleset(&rules).map_err(|error| MasterError::Sandbox(error.to_string()))?;
+        Ok((directories.order(known), ruleset))
+    }
+}
+
+impl Directory {
+    /// Keeps the directory to which the path leads now, if the kernel knows without asking.
+    fn look(&mut self) {
+        if let Ok(Some((opened, status))) = find_directory(&self.path, NameLookup::CachedOnly) {
+            self.open = Some((opened, confinement::identity(&status)));
+        }
+    }
+}
+
+fn places(directories: &[Directory]) -> Result<Vec<Place>, MasterError> {
+    let open = directories.iter().filter_map(|one| one.open.as_ref());
+    let copies = open.map(|(directory, _)| directory.try_clone().map(Place::Open));
+    let copies: Result<_, _> = copies.collect();
+    copies.map_err(system("duplicate the descriptor of a root"))
+}
