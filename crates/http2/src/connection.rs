@@ -513,7 +513,13 @@ impl Connection {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*high, *low]) {
                 frame::HEADER_TABLE_SIZE => self.encoder.set_table_bytes_max(value as usize),
-                frame::ENABLE_PUSH if value > 1 => return Err(Reason::Protocol),
+                frame::ENABLE_PUSH
+                | frame::ENABLE_CONNECT_PROTOCOL
+                | frame::NO_RFC7540_PRIORITIES
+                    if value > 1 =>
+                {
+                    return Err(Reason::Protocol);
+                }
                 frame::INITIAL_WINDOW_SIZE => self.set_stream_send_window(value.into())?,
                 frame::MAX_FRAME_SIZE => match value {
                     0x4000..=0xff_ffff => self.payload_bytes_max = value as usize,

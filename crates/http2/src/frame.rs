@@ -22,7 +22,7 @@ pub const END_HEADERS: u8 = 0x4;
 pub const PADDED: u8 = 0x8;
 pub const HAS_PRIORITY: u8 = 0x20;
 
-/// Settings (RFC 9113, 6.5.2; RFC 8441, 3).
+/// Settings (RFC 9113, 6.5.2; RFC 8441, 3; RFC 9218, 2.1).
 pub const HEADER_TABLE_SIZE: u16 = 1;
 pub const ENABLE_PUSH: u16 = 2;
 pub const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -30,6 +30,7 @@ pub const INITIAL_WINDOW_SIZE: u16 = 4;
 pub const MAX_FRAME_SIZE: u16 = 5;
 pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
+pub const NO_RFC7540_PRIORITIES: u16 = 9;
 
 pub const HEADER_BYTES: usize = 9;
 /// The longest payload that we accept, and that a client accepts by default (SETTINGS_MAX_FRAME_SIZE).

@@ -118,7 +118,7 @@ impl HeaderList {
             return self.add_pseudo(name, value);
         }
         self.has_regular = true;
-        if !is_name(name) || !is_value(value) {
+        if !is_name(name) || !is_value(value) || is_padded(value) {
             return None;
         }
         let is_websocket = self.is_websocket();
@@ -277,7 +277,12 @@ impl HeaderList {
         // A fragment is not a part of a target.
         match path.split(|byte| *byte == b'#').next() {
             None | Some([]) => head.push(b'/'),
-            Some(path @ ([b'/', ..] | b"*")) => head.extend_from_slice(path),
+            Some(path @ [b'/', ..]) => head.extend_from_slice(path),
+            // For the whole server (RFC 9113, 8.3.1). An absolute target has no path then (RFC 9112, 3.2.4).
+            Some(b"*") if self.part(&self.method) == Some(b"OPTIONS") => {
+                let is_absolute = is_other && self.authority.is_some();
+                head.extend_from_slice(if is_absolute { b"" } else { b"*" });
+            }
             // Another form of target, for example an absolute one.
             Some(_) => return None,
         }
@@ -353,6 +358,12 @@ pub(crate) fn is_value(value: &[u8]) -> bool {
     // Without a table, so that the compiler can compare many bytes at a time.
     let is_wrong = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7f;
     !value.iter().fold(false, |any, byte| any | is_wrong(*byte))
+}
+
+/// Whether a value begins or ends with a space or a tab, which HTTP/2 forbids (RFC 9113, 8.2.1).
+fn is_padded(value: &[u8]) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    is_space(value.first()) || is_space(value.last())
 }
 
 /// RFC 3986, 3.1.

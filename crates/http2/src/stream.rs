@@ -83,6 +83,11 @@ impl Stream {
         }
     }
 
+    /// The number of the stream in its connection.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// The status that was sent to the client, if any. For a WebSocket it differs from the status of the HTTP/1.1
     /// response.
     pub fn status(&self) -> Option<u16> {

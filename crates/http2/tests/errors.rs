@@ -45,6 +45,8 @@ fn connection_errors_have_their_error_codes() {
     let window = |stream, more| window_update(stream, more);
     for ((is_answered, bytes), expected) in [
         (setting(2, 2), PROTOCOL_ERROR),
+        (setting(8, 2), PROTOCOL_ERROR),
+        (setting(9, 2), PROTOCOL_ERROR),
         (setting(4, 1 << 31), FLOW_CONTROL_ERROR),
         (setting(5, 16_383), PROTOCOL_ERROR),
         (setting(5, 1 << 24), PROTOCOL_ERROR),

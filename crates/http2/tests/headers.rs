@@ -62,6 +62,10 @@ fn requests_without_an_http_1_form_are_reset() {
         &[("x:", "a")],
         &[("", "a")],
         &[("X-Large", "a")],
+        &[("x", " a")],
+        &[("x", "a\t")],
+        &[("cookie", "a=1 ")],
+        &[(":path", "*")],
         &[("transfer-encoding", "chunked")],
         &[("connection", "close")],
         &[("keep-alive", "1")],
@@ -178,9 +182,9 @@ fn requests_are_translated_to_http_1() {
             "GET / HTTP/2.0\r\nHost: test\r\nContent-Length: 0\r\n\r\n",
         ),
         (
-            &[("x", ""), ("y", "\t a \t")],
+            &[("x", ""), ("y", "a \t b")],
             true,
-            "GET / HTTP/2.0\r\nHost: test\r\nx: \r\ny: \t a \t\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: test\r\nx: \r\ny: a \t b\r\n\r\n",
         ),
         (
             &[],
@@ -192,6 +196,12 @@ fn requests_are_translated_to_http_1() {
             &[(":scheme", "https"), (":path", "/x?y")],
             true,
             "GET https://test/x?y HTTP/2.0\r\nHost: test\r\n\r\n",
+        ),
+        // The whole of another server (RFC 9112, 3.2.4).
+        (
+            &[(":scheme", "https"), (":path", "*"), (":method", "OPTIONS")],
+            true,
+            "OPTIONS https://test HTTP/2.0\r\nHost: test\r\n\r\n",
         ),
         // A fragment is not a part of a target.
         (
@@ -226,7 +236,7 @@ fn body_that_contradicts_its_length_is_reset() {
 #[test]
 fn trailers_follow_only_a_chunked_body() {
     let received = |own: &[(&str, &str)]| received_with_trailers(own, 1000);
-    let trailers = "a: b\r\na: \tc\r\n";
+    let trailers = "a: b\r\na: b\tc\r\n";
     let expected = format!("3\r\nabc\r\n0\r\n{trailers}\r\n");
     assert_eq!(received(&[]), expected);
     for room in 23..40 {
@@ -244,6 +254,7 @@ fn trailers_that_are_none_reset_the_stream() {
         (END_STREAM, "a", &*long),
         (END_STREAM, "A", "b"),
         (END_STREAM, "a b", "c"),
+        (END_STREAM, "a", " b"),
         (END_STREAM, "a: b\r\nc", "d"),
         (END_STREAM, "", "b"),
         (END_STREAM, "a", "b\r\nc: d"),
@@ -271,7 +282,7 @@ fn received_with_trailers(own: &[(&str, &str)], room: usize) -> String {
     raw.feed(&frame(HEADERS, END_HEADERS, 1, &block(&head)));
     let (_, mut stream) = raw.requests.pop().unwrap();
     raw.feed(&frame(DATA, 0, 1, b"abc"));
-    let trailers = block(&[("a", "b"), ("a", "\tc")]);
+    let trailers = block(&[("a", "b"), ("a", "b\tc")]);
     raw.feed(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &trailers));
     let (mut body, mut buffer) = (Vec::<u8>::new(), [0; 1000]);
     while let headway_http2::Received::Data(count) = stream.receive(&mut buffer[..room]) {

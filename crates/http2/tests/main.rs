@@ -6,5 +6,6 @@ mod errors;
 mod floods;
 mod frames;
 mod headers;
+mod oracles;
 mod streams;
 mod tables;

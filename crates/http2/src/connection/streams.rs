@@ -246,7 +246,7 @@ impl Connection {
         if self.is_idle(header.stream) {
             return Err(Reason::Protocol);
         }
-        let Some(state) = self.stream(header.stream) else {
+        let Some(state) = self.stream(header.stream).filter(|state| !state.is_reset) else {
             return Ok(());
         };
         state.send_window += more;
