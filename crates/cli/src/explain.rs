@@ -211,7 +211,6 @@ impl Observation {
             }
         }
         self.progress.end();
-        self.poll();
         self.sweep(true)
     }
 
@@ -223,6 +222,8 @@ impl Observation {
 
     fn sweep(&mut self, all: bool) -> Result<(), Failure> {
         let open = self.observer.open_responses()?;
+        // One that has ended since then is among the events.
+        self.poll();
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         self.collector.sweep(&open, now_ns, all, &mut self.observer);

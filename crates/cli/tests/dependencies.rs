@@ -134,7 +134,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("report", &["latency"]),
     ("counters", &["lab", "latency", "load", "os"]),
     ("trace", &["debox", "debox-bpf"]),
-    ("explain", &["debox", "debox-bpf"]),
+    ("explain", &["debox", "debox-bpf", "os"]),
     ("debox", &["os"]),
     ("debox-c", &["debox", "debox-hook"]),
     ("debox-hook", &[]),

@@ -59,9 +59,11 @@ enum update_flag { UPDATE_ANY = 0, UPDATE_NOEXIST = 1 };
 
 struct super_block {
     unsigned long s_magic;
+    u32 s_dev;
 } KERNEL_TYPE;
 
 struct inode {
+    u16 i_mode;
     struct super_block *i_sb;
 } KERNEL_TYPE;
 
@@ -70,6 +72,7 @@ struct qstr {
 } KERNEL_TYPE;
 
 struct dentry {
+    struct dentry *d_parent;
     struct qstr d_name;
 } KERNEL_TYPE;
 

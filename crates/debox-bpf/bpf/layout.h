@@ -168,8 +168,8 @@ struct waited {
     u64 exit;
 };
 
-/* Bytes of a path in the news of a sleep; a longer one is cut. */
-#define NAME_BYTES 128
+/* Bytes of a path in the news of a sleep; a longer one is cut. Two parts of it may take more than that. */
+#define NAME_BYTES 256
 
 /* How a connection came to be observed. */
 enum connection_flag {
@@ -231,7 +231,12 @@ struct off_cpu_event {
     u64 connection;
     /* The descriptor of the call plus one; zero if it has none. */
     u64 descriptor;
-    /* A path, or the last part of one if there is a descriptor. Not sent if empty. */
+    /* The device of the file system (dev_t of the kernel) if the name is that of a descriptor. */
+    u64 device;
+    /*
+     * A path. Of a descriptor: the parts of its path in its file system, the last one first, each with a zero
+     * behind it; one that begins the path is the root of the file system. Not sent if empty.
+     */
     u64 name[NAME_BYTES / 8];
 };
 

@@ -381,11 +381,37 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     return 0;
 }
 
+#define FILE_TYPE 0170000
+#define FILE_REGULAR 0100000
+#define FILE_DIRECTORY 0040000
+/* Parts of a path, and the longest of them that is kept whole. */
+#define PARTS_MAX 12
+#define PART_BYTES 64
+
+/* The path of a file or directory within its file system. */
+INLINE void name_file(struct file *file, struct off_cpu_event *event) {
+    struct inode *inode = FIELD(file, f_inode);
+    u32 type = FIELD(inode, i_mode) & FILE_TYPE;
+    if (type != FILE_REGULAR && type != FILE_DIRECTORY) return;
+    event->device = FIELD(FIELD(inode, i_sb), s_dev);
+    struct dentry *entry = FIELD(file, f_path.dentry);
+    u8 *name = (u8 *)event->name;
+    u32 used = 0;
+    for (int part = 0; part < PARTS_MAX; part++) {
+        if (used > NAME_BYTES - PART_BYTES - 1) break;
+        long bytes = read_kernel_text(name + used, PART_BYTES, FIELD(entry, d_name.name));
+        if (bytes <= 0) break;
+        used += bytes & (PART_BYTES - 1);
+        if (bytes == PART_BYTES) used += PART_BYTES;
+        struct dentry *parent = FIELD(entry, d_parent);
+        if (parent == entry) break;
+        entry = parent;
+    }
+    if (used < NAME_BYTES) name[used] = 0;
+}
+
 /* The call in which the current task goes to sleep, and the file that it uses. */
 INLINE u8 describe(struct task_struct *task, struct off_cpu_event *event) {
-    event->number = CALL_NONE;
-    event->descriptor = 0;
-    event->name[0] = 0;
     long regs = task_registers(task);
     if (!regs || !in_system_call(regs)) return 0;
     u64 number = number_at(regs);
@@ -397,7 +423,7 @@ INLINE u8 describe(struct task_struct *task, struct off_cpu_event *event) {
         u64 descriptor = (u32)ARGUMENT_0(READ, regs);
         struct file *file = open_file(task, descriptor);
         event->descriptor = descriptor + 1;
-        if (file) read_kernel_text(event->name, NAME_BYTES, FIELD(FIELD(file, f_path.dentry), d_name.name));
+        if (file) name_file(file, event);
     }
     const void *path = 0;
     if (trait & FIRST_IS_PATH) path = (void *)ARGUMENT_0(READ, regs);
@@ -424,6 +450,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     event->stack = STACK_UNKNOWN;
     event->number = CALL_NONE;
     event->descriptor = 0;
+    event->device = 0;
     event->name[0] = 0;
     event->connection = activity->connection;
     if (sleeps) {

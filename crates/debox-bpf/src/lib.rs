@@ -41,7 +41,7 @@ pub use lost::Lost;
 pub use mappings::{CodeLocation, Mappings};
 pub use requests::{
     OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenRequest, SeenResponse,
-    ServerEvent, ServerPort, Thread,
+    ServerEvent, ServerPort, SleepFile, Thread,
 };
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;

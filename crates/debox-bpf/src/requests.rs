@@ -18,7 +18,7 @@ mod events;
 mod load;
 
 use events::{RawEvent, RawOffCpu};
-pub use events::{SeenRequest, SeenResponse, Thread};
+pub use events::{SeenRequest, SeenResponse, SleepFile, Thread};
 
 /// `struct connection`, in words.
 const CONNECTION_WORDS: usize = 18;
@@ -100,10 +100,8 @@ pub struct OffCpu {
     pub symbol: Option<String>,
     /// The connection that it used last; `None` after a wait for events.
     pub connection: Option<u64>,
-    /// The descriptor that the call uses.
-    pub descriptor: Option<u32>,
-    /// The path that the call was given, or the last part of the descriptor's path.
-    pub name: Option<String>,
+    /// The file that the call uses.
+    pub file: Option<SleepFile>,
 }
 
 /// A response that has not ended, or whose end nothing has shown yet.
@@ -177,7 +175,12 @@ impl RequestObserver {
         ports.insert(key, 1, 0).map_err(load_error)
     }
 
-    fn add_process(&mut self, pid: u32) -> Result<(), AttachError> {
+    /// Observes a process, too: one that was forked before the observation was complete.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn add_process(&mut self, pid: u32) -> Result<(), AttachError> {
         let mut targets: HashMap<_, u32, u64> =
             HashMap::try_from(self.map_mut("targets")).map_err(load_error)?;
         targets.insert(pid, 1, 0).map_err(load_error)
@@ -260,8 +263,7 @@ impl RequestObserver {
             label,
             symbol,
             connection: raw.connection,
-            descriptor: raw.descriptor,
-            name: raw.name,
+            file: raw.file,
         }
     }
 

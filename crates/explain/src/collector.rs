@@ -65,7 +65,8 @@ impl Collector {
         }
     }
 
-    /// Ends responses of open connections which nothing follows. `all` ends those too that have not
+    /// Ends responses of open connections which nothing follows. They are to be read before the
+    /// events which have been settled: one that ends meanwhile is among these. `all` ends those too that have not
     /// been quiet for long.
     pub fn sweep(
         &mut self,

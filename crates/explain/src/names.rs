@@ -1,9 +1,9 @@
 //! Names of files and kernel functions, each stored once.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::fs;
 
-use headway_debox_bpf::OffCpu;
+use headway_debox_bpf::{OffCpu, SleepFile};
 
 /// How many names are kept. Files beyond are not named.
 const NAMES_MAX: usize = 65_536;
@@ -13,8 +13,8 @@ const NAMES_MAX: usize = 65_536;
 pub struct FileNames {
     numbers: HashMap<String, u32>,
     names: Vec<String>,
-    /// Full paths of descriptors, by process, descriptor and last part of the path.
-    descriptors: HashMap<(u32, u32, String), u32>,
+    /// Where file systems are mounted, by their devices.
+    mounts: HashMap<(u32, u32), Option<Mount>>,
 }
 
 impl FileNames {
@@ -43,48 +43,83 @@ impl FileNames {
 
     /// The file at which a thread slept.
     pub(crate) fn of(&mut self, off: &OffCpu) -> Option<u32> {
-        let name = off.name.as_ref()?;
-        let Some(descriptor) = off.descriptor else {
-            return self.number(name);
-        };
-        let key = (off.thread.pid, descriptor, name.clone());
-        if let Some(number) = self.descriptors.get(&key) {
-            return Some(*number);
+        match off.file.as_ref()? {
+            SleepFile::Path(path) => self.number(path),
+            SleepFile::Open { device, path } => {
+                let pid = off.thread.pid;
+                let mount = (self.mounts.entry(*device)).or_insert_with(|| Mount::of(pid, *device));
+                let whole = mount.as_ref().and_then(|mount| mount.path_of(path));
+                self.number(&whole.unwrap_or_else(|| format!("…/{}", path.trim_start_matches('/'))))
+            }
         }
-        let path = path_of(off.thread.pid, descriptor, name);
-        let number = self.number(path.as_deref().unwrap_or(name))?;
-        if self.descriptors.len() < NAMES_MAX {
-            self.descriptors.insert(key, number);
-        }
-        Some(number)
     }
 }
 
-/// The path of a descriptor, if it is still the file with this name.
-fn path_of(pid: u32, descriptor: u32, name: &str) -> Option<String> {
-    let path = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
-    let path = path.to_str()?;
-    let whole = path.strip_suffix(" (deleted)").unwrap_or(path);
-    (Path::new(whole).file_name()? == name).then(|| path.to_owned())
+/// Where a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    /// What of the file system is mounted there.
+    root: String,
+    point: String,
+}
+
+impl Mount {
+    /// As a process sees it, the first if there are several.
+    fn of(pid: u32, device: (u32, u32)) -> Option<Mount> {
+        let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+        Mount::find(&text, device)
+    }
+
+    /// proc_pid_mountinfo(5): number, parent, device, root, mount point.
+    fn find(text: &str, (major, minor): (u32, u32)) -> Option<Mount> {
+        let wanted = format!("{major}:{minor}");
+        text.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(2);
+            let device = fields.next()?;
+            let (root, point) = (fields.next()?, fields.next()?);
+            (device == wanted).then(|| Mount {
+                root: unescaped(root),
+                point: unescaped(point),
+            })
+        })
+    }
+
+    /// The path of a file of this file system; `None` if it is not below what is mounted.
+    fn path_of(&self, path: &str) -> Option<String> {
+        let rest = path.strip_prefix(self.root.trim_end_matches('/'))?;
+        let rest = rest.strip_prefix('/')?;
+        Some(format!("{}/{rest}", self.point.trim_end_matches('/')))
+    }
+}
+
+/// Spaces and the like are octal numbers.
+fn unescaped(text: &str) -> String {
+    [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
-    use super::{FileNames, path_of};
+    use super::{FileNames, Mount};
 
     #[test]
-    fn descriptor_is_named_by_its_path_while_it_is_the_same_file() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("page.html");
-        let file = std::fs::File::create(&path).expect("a file");
-        let (pid, descriptor) = (std::process::id(), file.as_raw_fd() as u32);
-        assert_eq!(
-            path_of(pid, descriptor, "page.html").as_deref(),
-            path.to_str()
-        );
-        assert_eq!(path_of(pid, descriptor, "other.html"), None);
+    fn path_is_completed_by_the_mount_point() {
+        let text = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                    23 22 0:40 / /srv/my\\040files rw - fuse x rw\n\
+                    24 22 8:2 /data /mnt rw - ext4 /dev/sda2 rw\n";
+        let path = |device, path| Mount::find(text, device)?.path_of(path);
+        assert_eq!(path((8, 1), "/etc/a").as_deref(), Some("/etc/a"));
+        assert_eq!(path((0, 40), "/a").as_deref(), Some("/srv/my files/a"));
+        assert_eq!(path((8, 2), "/data/a").as_deref(), Some("/mnt/a"));
+        assert_eq!(path((8, 2), "/other/a"), None);
+        assert_eq!(path((8, 1), "img/a"), None);
+        assert_eq!(path((9, 9), "/a"), None);
     }
 
     #[test]

@@ -120,6 +120,7 @@ pub(crate) fn until_response(request: &SeenRequest, threads: &mut Threads<'_>) -
     let mut parts = Parts {
         connection: request.connection,
         writer: request.writer,
+        is_sending: false,
         parts: Vec::new(),
     };
     let arrived_ns = request.arrived_ns;
@@ -161,20 +162,12 @@ pub(crate) fn of_response(
     let mut parts = Parts {
         connection: request.connection,
         writer: None,
+        is_sending: false,
         parts: Vec::new(),
     };
     let last_ns = response.last_written_ns.max(request.written_ns);
     let times = (request.written_ns, last_ns);
     parts.add(Phase::Transfer, request.writer, times, threads);
-    // A server that waits until it can go on sending waits for the client.
-    for part in &mut parts.parts {
-        if let Doing::Asleep { label, .. } = part.cause.doing
-            && matches!(label, Label::EventWait | Label::SocketSend)
-        {
-            part.cause.doing = Doing::Client;
-            part.cause.for_others = false;
-        }
-    }
     let drained_ns = response.drained_ns.unwrap_or(last_ns);
     let rest_ns = drained_ns.saturating_sub(last_ns);
     parts.push(Phase::Transfer, Doing::Client, rest_ns);
@@ -184,6 +177,8 @@ pub(crate) fn of_response(
 struct Parts {
     connection: u64,
     writer: Option<Thread>,
+    /// It sleeps in its first write, until the client takes more.
+    is_sending: bool,
     parts: Vec<Part>,
 }
 
@@ -221,16 +216,31 @@ impl Parts {
     }
 
     fn piece(&mut self, phase: Phase, piece: Piece) {
+        let sends =
+            matches!(piece.doing, Doing::Asleep { label, .. } if label == Label::SocketSend);
+        self.is_sending |= sends && phase == Phase::Service;
+        let phase = match (phase, self.is_sending) {
+            (Phase::Service, true) => Phase::Transfer,
+            (phase, _) => phase,
+        };
         let own = piece.connection == Some(self.connection);
         let for_others = match phase {
             // Nothing has been done for a request that nobody has read.
             Phase::AcceptQueue | Phase::ReceiveQueue => true,
             _ => piece.doing != Doing::Running && piece.connection.is_some() && !own,
         };
+        // A server that waits until it can go on sending waits for the client.
+        let for_client = phase == Phase::Transfer
+            && matches!(piece.doing, Doing::Asleep { label, .. }
+                if matches!(label, Label::EventWait | Label::SocketSend));
+        let (doing, for_others) = match for_client {
+            true => (Doing::Client, false),
+            false => (piece.doing, for_others),
+        };
         self.parts.push(Part {
             cause: Cause {
                 phase,
-                doing: piece.doing,
+                doing,
                 for_others,
             },
             length_ns: piece.length_ns,

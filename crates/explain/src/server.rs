@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use headway_debox_bpf::ServerPort;
+use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver, ServerPort};
 
 /// The kernel cuts a process's name after this many bytes.
 const COMM_BYTES_MAX: usize = 15;
@@ -98,6 +98,23 @@ impl Server {
                 .collect(),
             pids: roots.into_iter().collect(),
         })
+    }
+}
+
+impl Server {
+    /// Observes its requests.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`]; each says what to do.
+    pub fn observe(&self, limits: &RequestLimits) -> Result<RequestObserver, AttachError> {
+        let mut observer = RequestObserver::start(&self.pids, &self.ports, limits)?;
+        // It may have forked before that was observed.
+        let mut family: BTreeSet<u32> = self.pids.iter().copied().collect();
+        add_children(&mut family, &processes());
+        let new = family.iter().filter(|pid| !self.pids.contains(pid));
+        new.copied().try_for_each(|pid| observer.add_process(pid))?;
+        Ok(observer)
     }
 }
 

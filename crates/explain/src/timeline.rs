@@ -184,8 +184,7 @@ mod tests {
             label: Label::PageIo,
             symbol: None,
             connection: None,
-            descriptor: None,
-            name: None,
+            file: None,
         }
     }
 

@@ -7,8 +7,8 @@ const EVENT_RESPONSE: u64 = 7;
 const EVENT_OFF_CPU: u64 = 8;
 const REQUEST_WORDS: usize = 16;
 const RESPONSE_WORDS: usize = 6;
-pub(super) const OFF_CPU_WORDS: usize = 9;
-pub(super) const NAME_WORDS: usize = 128 / 8;
+pub(super) const OFF_CPU_WORDS: usize = 10;
+pub(super) const NAME_WORDS: usize = 256 / 8;
 
 /// Flags of a connection.
 const SEEN_LATE: u64 = 1;
@@ -86,6 +86,21 @@ pub struct SeenResponse {
     pub written_bytes: u64,
 }
 
+/// A file at which a thread slept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SleepFile {
+    /// The path that the call was given.
+    Path(String),
+    /// The file of the call's descriptor.
+    Open {
+        /// Major and minor number of the device of its file system.
+        device: (u32, u32),
+        /// Its path from the root of that file system, with a slash at its beginning; without one,
+        /// the last parts of it.
+        path: String,
+    },
+}
+
 /// A time that a thread was not on a CPU, without its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RawOffCpu {
@@ -96,8 +111,7 @@ pub(crate) struct RawOffCpu {
     pub end_ns: u64,
     pub stack: u64,
     pub connection: Option<u64>,
-    pub descriptor: Option<u32>,
-    pub name: Option<String>,
+    pub file: Option<SleepFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +176,6 @@ impl RawOffCpu {
     pub fn of(words: &[u64]) -> RawOffCpu {
         let name: Vec<u8> = (words[OFF_CPU_WORDS..].iter().take(NAME_WORDS))
             .flat_map(|word| word.to_ne_bytes())
-            .take_while(|byte| *byte != 0)
             .collect();
         RawOffCpu {
             thread: Thread::of(words[1]).unwrap_or_default(),
@@ -172,15 +185,36 @@ impl RawOffCpu {
             end_ns: words[5],
             stack: words[6],
             connection: time(words[7]),
-            descriptor: words[8].checked_sub(1).map(|number| number as u32),
-            name: (!name.is_empty()).then(|| String::from_utf8_lossy(&name).into_owned()),
+            file: file(words[8] != 0, words[9], &name),
         }
     }
 }
 
+/// The file that the name of a sleep means.
+fn file(has_descriptor: bool, device: u64, name: &[u8]) -> Option<SleepFile> {
+    let mut parts: Vec<_> = (name.split(|byte| *byte == 0))
+        .take_while(|part| !part.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    if !has_descriptor {
+        return Some(SleepFile::Path(parts.first()?.clone().into_owned()));
+    }
+    let is_whole = parts.last()? == "/";
+    if is_whole {
+        parts.pop();
+    }
+    parts.reverse();
+    let path = parts.join("/");
+    Some(SleepFile::Open {
+        // The kernel's own dev_t (include/linux/kdev_t.h).
+        device: ((device >> 20) as u32, device as u32 & 0xf_ffff),
+        path: if is_whole { format!("/{path}") } else { path },
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{RawEvent, Thread};
+    use super::{RawEvent, RawOffCpu, SleepFile, Thread};
 
     fn bytes(words: &[u64]) -> Vec<u8> {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
@@ -201,19 +235,47 @@ mod tests {
         assert_eq!((request.port, request.client_port), (80, 4711));
     }
 
+    fn sleep(descriptor: u64, name: &[u8]) -> RawOffCpu {
+        let mut words = vec![
+            8,
+            7 << 32 | 9,
+            0x1_0000_0000,
+            3,
+            0,
+            5,
+            6,
+            0,
+            descriptor,
+            8 << 20 | 1,
+        ];
+        words.extend(
+            (name.chunks_exact(8))
+                .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))),
+        );
+        match RawEvent::of(&bytes(&words)) {
+            Some(RawEvent::OffCpu(off)) => off,
+            other => panic!("a sleep: {other:?}"),
+        }
+    }
+
     #[test]
-    fn sleep_is_decoded_with_and_without_a_name() {
-        let mut words = vec![8, 7 << 32 | 9, 0x1_0000_0000, 3, 0, 5, 6, 0, 1];
-        let Some(RawEvent::OffCpu(off)) = RawEvent::of(&bytes(&words)) else {
-            panic!("a sleep");
-        };
+    fn sleep_is_decoded_with_and_without_a_file() {
+        let off = sleep(0, b"");
         assert_eq!((off.call, off.woken_ns, off.connection), (None, None, None));
-        assert_eq!((off.descriptor, off.name), (Some(0), None));
-        words.extend([u64::from_ne_bytes(*b"a.html\0x"), 0]);
-        let Some(RawEvent::OffCpu(off)) = RawEvent::of(&bytes(&words)) else {
-            panic!("a sleep");
+        assert_eq!(off.file, None);
+        let path = SleepFile::Path("/srv/a".to_owned());
+        assert_eq!(sleep(0, b"/srv/a\0x").file, Some(path));
+    }
+
+    #[test]
+    fn path_of_a_descriptor_is_put_together() {
+        let open = |path: &str| {
+            let (device, path) = ((8, 1), path.to_owned());
+            Some(SleepFile::Open { device, path })
         };
-        assert_eq!(off.name.as_deref(), Some("a.html"));
+        assert_eq!(sleep(4, b"a.html\0img\0/\0\0old").file, open("/img/a.html"));
+        assert_eq!(sleep(4, b"a.html\0img\0\0\0\0\0").file, open("img/a.html"));
+        assert_eq!(sleep(4, b"/\0\0\0\0\0\0\0").file, open("/"));
     }
 
     #[test]
