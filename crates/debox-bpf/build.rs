@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Sources and objects.
-const PARTS: [(&str, &str); 3] = [
+const PARTS: [(&str, &str); 4] = [
     ("bpf/attach.bpf.c", "attach.bpf.o"),
+    ("bpf/requests.bpf.c", "requests.bpf.o"),
     ("bpf/runnable.bpf.c", "runnable.bpf.o"),
     ("bpf/waiters.bpf.c", "waiters.bpf.o"),
 ];

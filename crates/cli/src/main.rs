@@ -1,6 +1,6 @@
 //! The `headway` command: one file per sub-command, glue only; the libraries do the work.
 //!
-//! Exit codes: 0 success, 1 failure, 2 usage error.
+//! Exit codes: 0 success, 1 failure, 2 usage error, 3 a condition of the user is not met.
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -13,6 +13,7 @@ use std::process::ExitCode;
 mod acme;
 mod backend;
 mod reload;
+mod explain;
 mod trace;
 mod fileset;
 mod load;
@@ -37,7 +38,7 @@ const PROGRAM: Program = Program {
         },
         Group {
             name: "Trace",
-            commands: &["trace"],
+            commands: &["explain", "trace"],
         },
         Group {
             name: "Other",
@@ -67,6 +68,7 @@ enum Command {
     Upgrade(reload::Upgrade),
     Backend(Box<backend::Arguments>),
     Acme(acme::Arguments),
+    Explain(explain::Arguments),
     Trace(Box<trace::Arguments>),
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
@@ -138,6 +140,7 @@ fn main() -> ExitCode {
         Command::TraceGuard { instance } => {
             return trace::guard(&instance).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Upgrade(arguments) => reload::upgrade(&arguments),

@@ -59,14 +59,31 @@ enum update_flag { UPDATE_ANY = 0, UPDATE_NOEXIST = 1 };
 
 struct super_block {
     unsigned long s_magic;
+    u32 s_dev;
 } KERNEL_TYPE;
 
 struct inode {
+    u16 i_mode;
     struct super_block *i_sb;
+} KERNEL_TYPE;
+
+struct qstr {
+    const unsigned char *name;
+} KERNEL_TYPE;
+
+struct dentry {
+    struct dentry *d_parent;
+    struct qstr d_name;
+} KERNEL_TYPE;
+
+struct path {
+    struct dentry *dentry;
 } KERNEL_TYPE;
 
 struct file {
     struct inode *f_inode;
+    struct path f_path;
+    void *private_data;
 } KERNEL_TYPE;
 
 struct fdtable {
@@ -114,6 +131,51 @@ struct task_struct {
     struct signal_struct *signal;
 } KERNEL_TYPE;
 
+struct ns_common {
+    unsigned int inum;
+} KERNEL_TYPE;
+
+struct net {
+    struct ns_common ns;
+} KERNEL_TYPE;
+
+typedef struct {
+    struct net *net;
+} KERNEL_TYPE possible_net_t;
+
+struct sock_common {
+    u16 skc_family;
+    unsigned char skc_state;
+    u16 skc_num;
+    u16 skc_dport;
+    possible_net_t skc_net;
+} KERNEL_TYPE;
+
+struct sock {
+    struct sock_common __sk_common;
+    u16 sk_protocol;
+} KERNEL_TYPE;
+
+struct socket {
+    struct sock *sk;
+} KERNEL_TYPE;
+
+struct tcp_sock {
+    u32 rcv_nxt;
+    u32 copied_seq;
+    u32 write_seq;
+    u32 snd_una;
+    u32 mss_cache;
+} KERNEL_TYPE;
+
+struct sk_buff {
+    unsigned char *data;
+} KERNEL_TYPE;
+
+struct tcphdr {
+    u32 ack_seq;
+} KERNEL_TYPE;
+
 struct linux_binprm {
     const char *filename;
 } KERNEL_TYPE;
@@ -152,6 +214,7 @@ static long (*const stack_id)(void *context, void *map, u64 flags) = (void *)27;
 static long (*const read_stack)(void *context, void *frames, u32 bytes, u64 flags) = (void *)67;
 static long (*const read_user)(void *to, u32 bytes, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static long (*const read_user_text)(void *to, u32 bytes, const void *from) = (void *)114;
 static long (*const read_kernel_text)(void *to, u32 bytes, const void *from) = (void *)115;
 static long (*const seq_write)(struct seq_file *file, const void *data, u32 bytes) = (void *)127;
 static long (*const ringbuf_output)(void *ringbuf, void *data, u64 bytes, u64 flags) = (void *)130;

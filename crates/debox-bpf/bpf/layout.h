@@ -50,7 +50,17 @@ enum lost {
     LOST_KINDS = 9,
 };
 
-enum event_kind { EVENT_RECORD = 1, EVENT_FORK = 2, EVENT_EXEC = 3, EVENT_EXIT = 4, EVENT_WAITED = 5 };
+enum event_kind {
+    EVENT_RECORD = 1,
+    EVENT_FORK = 2,
+    EVENT_EXEC = 3,
+    EVENT_EXIT = 4,
+    EVENT_WAITED = 5,
+    /* Those of requests.bpf.c. */
+    EVENT_REQUEST = 6,
+    EVENT_RESPONSE = 7,
+    EVENT_OFF_CPU = 8,
+};
 
 /* Which sleeps waiters.bpf.c reports: those of the process, or only those of its children. */
 enum target { TRACED = 0, CHILDREN_ONLY = 1 };
@@ -156,6 +166,78 @@ struct waited {
     u64 resource;
     u64 entry;
     u64 exit;
+};
+
+/* Bytes of a path in the news of a sleep; a longer one is cut. Two parts of it may take more than that. */
+#define NAME_BYTES 256
+
+/* How a connection came to be observed. */
+enum connection_flag {
+    /* It was there before the observation, so its first times are not known. */
+    SEEN_LATE = 1,
+    /* It ended before the server wrote. */
+    UNANSWERED = 2,
+};
+
+/* A request up to the first byte of its response. A time of zero is not known. */
+struct request_event {
+    u64 kind;
+    u64 connection;
+    /* Of the connection, from 0. */
+    u64 sequence;
+    /* Thread ids, with process ids in the upper halves; zero if there is none. */
+    u64 acceptor;
+    u64 reader;
+    u64 writer;
+    u64 established_ns;
+    u64 accepted_ns;
+    /* The first bytes of the request were queued, and read. */
+    u64 arrived_ns;
+    u64 read_ns;
+    /* The same of its last bytes. */
+    u64 last_arrived_ns;
+    u64 last_read_ns;
+    /* The first bytes of the response were sent; the end if UNANSWERED. */
+    u64 written_ns;
+    u64 read_bytes;
+    u64 flags;
+    /* Local port, and the client's in the upper half. */
+    u64 ports;
+};
+
+/* The rest of a response, when the next request or the end of the connection comes. */
+struct response_event {
+    u64 kind;
+    u64 connection;
+    u64 sequence;
+    u64 last_written_ns;
+    /* All but two segments were acknowledged; zero if that was not seen. */
+    u64 drained_ns;
+    u64 written_bytes;
+};
+
+/* A thread was not on a CPU. */
+struct off_cpu_event {
+    u64 kind;
+    u64 task;
+    /* The call it slept in, or CALL_NONE. */
+    u64 number;
+    u64 start_ns;
+    /* Zero if it was preempted. */
+    u64 woken_ns;
+    u64 end_ns;
+    u64 stack;
+    /* The connection which the thread used last; zero since its last wait for events. */
+    u64 connection;
+    /* The descriptor of the call plus one; zero if it has none. */
+    u64 descriptor;
+    /* The device of the file system (dev_t of the kernel) if the name is that of a descriptor. */
+    u64 device;
+    /*
+     * A path. Of a descriptor: the parts of its path in its file system, the last one first, each with a zero
+     * behind it; one that begins the path is the root of the file system. Not sent if empty.
+     */
+    u64 name[NAME_BYTES / 8];
 };
 
 #endif

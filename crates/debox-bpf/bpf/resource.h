@@ -19,10 +19,8 @@ INLINE int lock_of(struct task_struct *task, struct resource *resource) {
 
 /* The inode of a descriptor, or the open file if all files of its kind share one inode. */
 INLINE u64 file_of(struct task_struct *task, u64 descriptor) {
-    struct fdtable *table = FIELD(FIELD(task, files), fdt);
-    if (descriptor >= FIELD(table, max_fds)) return 0;
-    struct file **slot = FIELD(table, fd) + descriptor, *file = 0;
-    if (read_kernel(&file, sizeof(file), slot) || !file) return 0;
+    struct file *file = open_file(task, descriptor);
+    if (!file) return 0;
     struct inode *inode = FIELD(file, f_inode);
     return FIELD(FIELD(inode, i_sb), s_magic) == ANON_INODE_MAGIC ? (u64)file : (u64)inode;
 }
@@ -57,15 +55,6 @@ INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
         count_lost(LOST_WAITERS);
     }
     return others;
-}
-
-/*
- * A task that set its state but received a signal before it left the CPU stays on the run queue, and no
- * wakeup follows. Since 6.12 a sleeping task may also stay there until the scheduler would pick it.
- */
-INLINE int is_runnable(struct task_struct *task) {
-    int delayed = HAS_FIELD(task, se.sched_delayed) ? FIELD(task, se.sched_delayed) : 0;
-    return task->on_rq && !delayed;
 }
 
 #endif

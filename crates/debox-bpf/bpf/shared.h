@@ -1,44 +1,16 @@
 /*
- * The maps of both objects. The Rust code sets their sizes before they are created; entries for which there
- * is no space are counted in `lost`. Each object has its own maps.
+ * The maps of the objects which count waiters, beside those of observe.h.
  */
 #ifndef HEADWAY_SHARED_H
 #define HEADWAY_SHARED_H
 
-#include "layout.h"
+#include "observe.h"
 
 /* The slot of a sleeping task in `waiting`. */
 struct location {
     u64 tag;
     u64 slot;
 };
-
-/* Traced processes: process id to count of execs; in waiters.bpf.c to TRACED or CHILDREN_ONLY. */
-struct {
-    VALUE(type, MAP_HASH);
-    VALUE(max_entries, 4096);
-    TYPE(key, u32);
-    TYPE(value, u64);
-} targets SECTION(".maps");
-
-struct {
-    VALUE(type, MAP_STACK_TRACE);
-    VALUE(max_entries, 8192);
-    VALUE(key_size, sizeof(u32));
-    VALUE(value_size, KERNEL_FRAMES_MAX * sizeof(u64));
-} stacks SECTION(".maps");
-
-struct {
-    VALUE(type, MAP_RINGBUF);
-    VALUE(max_entries, 1 << 20);
-} events SECTION(".maps");
-
-struct {
-    VALUE(type, MAP_PERCPU_ARRAY);
-    VALUE(max_entries, LOST_KINDS);
-    TYPE(key, u32);
-    TYPE(value, u64);
-} lost SECTION(".maps");
 
 /* Thread id to the kernel lock it contends for, of every task of the system. */
 struct {
@@ -69,15 +41,6 @@ const volatile u32 waiting_mask = 65535;
 const volatile u64 futex_number = 0;
 /* By number of a call: 1 if its first argument is a descriptor it may wait for, 2 if its records are kept. */
 const volatile u8 call_traits[CALLS_MAX] = {};
-
-INLINE void add(u64 *sum, u64 amount) {
-    __sync_fetch_and_add(sum, amount);
-}
-
-INLINE void count_lost(u32 kind) {
-    u64 *count = map_lookup(&lost, &kind);
-    if (count) add(count, 1);
-}
 
 /* Keeps the maximum. After a few tries another CPU has stored a value that is about as large. */
 INLINE void raise_to(u64 *largest, u64 value) {

@@ -6,12 +6,13 @@
 //! at wakeups. They also have what only an observer of the whole system can know: how many other
 //! tasks sleep on the same lock, futex or file. For processes that record their own calls,
 //! [`WaiterObserver`] counts only that (`bpf/waiters.bpf.c`). [`RunQueue`] samples how many tasks
-//! of some processes are runnable.
+//! of some processes are runnable. [`RequestObserver`] times the requests of a server that was not
+//! made for it (`bpf/requests.bpf.c`).
 //!
-//! The crate refuses to copy arguments or data of the traced processes, to react inside them (that
-//! takes the in-band tracer), and to hide what it missed: see [`Lost`]. The server does not use it.
-//! The observer is a crate of its own because it needs a BPF loader, which traced processes must
-//! not carry.
+//! The crate refuses to copy data of the traced processes, and arguments except the paths of files
+//! at which a server waits. It refuses to react inside them (that takes the in-band tracer), and to
+//! hide what it missed: see [`Lost`]. The server does not use it. The observer is a crate of its
+//! own because it needs a BPF loader, which traced processes must not carry.
 //!
 //! Sources: Ruan's dissertation (2005), section 2.3.2; bpf(2).
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ mod lost;
 mod mappings;
 mod maps;
 mod object;
+mod requests;
 mod run_queue;
 mod target;
 mod totals;
@@ -37,6 +39,10 @@ pub use kept::KeptRecord;
 pub use load::{Limits, Visibility};
 pub use lost::Lost;
 pub use mappings::{CodeLocation, Mappings};
+pub use requests::{
+    OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenRequest, SeenResponse,
+    ServerEvent, ServerPort, SleepFile, Thread,
+};
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;
 pub use totals::{Resource, SiteTotals, SleepTotals, WaiterTotals};

@@ -122,7 +122,7 @@ const CONTEND: Tracepoint = optional(
     "waiters for kernel locks are not told apart",
 );
 
-const fn required(program: &'static str, name: &'static str) -> Tracepoint {
+pub(crate) const fn required(program: &'static str, name: &'static str) -> Tracepoint {
     Tracepoint {
         program,
         name,
@@ -130,7 +130,11 @@ const fn required(program: &'static str, name: &'static str) -> Tracepoint {
     }
 }
 
-const fn optional(program: &'static str, name: &'static str, without: &'static str) -> Tracepoint {
+pub(crate) const fn optional(
+    program: &'static str,
+    name: &'static str,
+    without: &'static str,
+) -> Tracepoint {
     Tracepoint {
         program,
         name,
@@ -139,7 +143,7 @@ const fn optional(program: &'static str, name: &'static str, without: &'static s
 }
 
 /// Calls whose first argument is a descriptor that they may wait for.
-const DESCRIPTOR_FIRST: &[&str] = &[
+pub(crate) const DESCRIPTOR_FIRST: &[&str] = &[
     "read",
     "write",
     "readv",
@@ -390,7 +394,7 @@ const CAP_BPF: u32 = 39;
 
 /// Checks the privileges before loading, since the kernel's EPERM does not say which one is
 /// missing.
-fn check_privileges() -> Result<(), AttachError> {
+pub(crate) fn check_privileges() -> Result<(), AttachError> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = (status.lines())
         .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
@@ -423,7 +427,7 @@ fn check_lockdown() -> Result<(), AttachError> {
     })
 }
 
-fn to_attach_error(error: &aya::EbpfError) -> AttachError {
+pub(crate) fn to_attach_error(error: &aya::EbpfError) -> AttachError {
     let why = chain(error);
     let kind = os_error(error).map(std::io::Error::kind);
     if kind == Some(std::io::ErrorKind::PermissionDenied) {

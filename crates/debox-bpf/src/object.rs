@@ -4,6 +4,7 @@ use crate::error::AttachError;
 
 /// The object, aligned as ELF requires; empty if it could not be compiled.
 static ATTACH: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/attach.bpf.o"));
+static REQUESTS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/requests.bpf.o"));
 static RUNNABLE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/runnable.bpf.o"));
 static WAITERS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/waiters.bpf.o"));
 static WHY: &str = include_str!(concat!(env!("OUT_DIR"), "/why"));
@@ -11,6 +12,11 @@ static WHY: &str = include_str!(concat!(env!("OUT_DIR"), "/why"));
 /// Records of calls and their sleeps.
 pub(crate) fn attach() -> Result<&'static [u8], AttachError> {
     built(ATTACH)
+}
+
+/// Times of requests, and times off the CPU.
+pub(crate) fn requests() -> Result<&'static [u8], AttachError> {
+    built(REQUESTS)
 }
 
 /// The program that samples tasks.

@@ -1,0 +1,302 @@
+//! `headway explain`: why the requests of a running server wait.
+//!
+//! The answer goes to standard output. Progress goes to standard error, if that is a terminal.
+
+use anyhow::Context;
+use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver};
+use headway_explain::{Collector, ListenQueues, Report, Server, Target};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::{Failure, output, signals};
+
+mod options;
+
+pub use options::Arguments;
+
+/// How often the ring is emptied.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How often responses that nothing follows are ended.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// Events per second from which on fewer connections are observed.
+const EVENTS_PER_S_MAX: f64 = 200_000.0;
+
+/// How many times the number of observed connections is halved at most.
+const HALVINGS_MAX: u32 = 12;
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let stop = signals::caught(signals::STOP)?;
+    let mut started = match arguments.command.is_empty() {
+        true => None,
+        false => Some(Started::behind_gate(&arguments.command)?),
+    };
+    let server = match &started {
+        Some(started) => started.server(&arguments.command),
+        None => find(&arguments.target()?)?,
+    };
+    let mut observation = Observation::start(&server)?;
+    if let Some(started) = &started {
+        started.go()?;
+    }
+    observation.watch(arguments.duration, &stop, started.as_mut())?;
+    let report = observation.report(&server)?;
+    if let Some(started) = started {
+        started.end()?;
+    }
+    match arguments.json {
+        true => output::print_data(&(serde_json::to_string_pretty(&report)? + "\n"))?,
+        false => output::print(&headway_explain::text::render(&report, heading))?,
+    }
+    let failures: Vec<String> = (arguments.fail_if.iter())
+        .filter_map(|condition| condition.failure(&report))
+        .collect();
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Unmet(failures.join("\n"))),
+    }
+}
+
+fn find(target: &Target) -> Result<Server, Failure> {
+    let server = Server::find(target).map_err(|error| Failure::Usage(error.to_string()))?;
+    if server.ports.is_empty() {
+        return Err(Failure::Runtime(anyhow::anyhow!(
+            "{} (process {}): it listens on no TCP port that you may see; requests on Unix sockets cannot be observed, \
+             `headway trace -p` shows what the process waits for",
+            server.name,
+            server.pids[0]
+        )));
+    }
+    Ok(server)
+}
+
+/// Bold headings on a terminal, unless NO_COLOR is set (no-color.org).
+fn heading(text: &str) -> String {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    match wanted && std::io::stdout().is_terminal() {
+        true => format!("\x1b[1m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
+}
+
+/// A server that this command has started.
+struct Started {
+    child: std::process::Child,
+    gate: tempfile::TempDir,
+}
+
+impl Started {
+    /// Starts a process that waits before it becomes the command, so that its first request is
+    /// observed too.
+    fn behind_gate(command: &[OsString]) -> Result<Started, Failure> {
+        let gate = tempfile::tempdir().context("a directory for the gate")?;
+        let fifo = gate.path().join("gate");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).context("the gate")?;
+        let program = std::env::current_exe().context("the path of this program")?;
+        let child = Command::new(program)
+            .arg("trace-gate")
+            .arg(&fifo)
+            .arg("--")
+            .args(command)
+            // The answer is on this program's standard output.
+            .stdout(std::io::stderr())
+            .spawn()
+            .context("starting the command")?;
+        Ok(Started { child, gate })
+    }
+
+    fn server(&self, command: &[OsString]) -> Server {
+        let name = command.first().map(Path::new).and_then(Path::file_name);
+        Server {
+            name: name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            pids: vec![self.child.id()],
+            ports: Vec::new(),
+        }
+    }
+
+    fn go(&self) -> Result<(), Failure> {
+        Ok(std::fs::write(self.gate.path().join("gate"), "go").context("the gate")?)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks the server to end, as `kill` does, and waits for that.
+    fn end(mut self) -> Result<(), Failure> {
+        if !self.has_ended() {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            self.child.wait().context("waiting for the command")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Started {
+    /// After an error: a gate that nobody opens would wait for ever.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// An observation under way.
+struct Observation {
+    observer: RequestObserver,
+    collector: Collector,
+    queues: ListenQueues,
+    begun: Instant,
+    halvings: u32,
+    lost: u64,
+    progress: Progress,
+}
+
+impl Observation {
+    fn start(server: &Server) -> Result<Observation, Failure> {
+        let observer =
+            RequestObserver::start(&server.pids, &server.ports, &RequestLimits::default());
+        let observer = observer.map_err(|error| match error {
+            AttachError::UnknownPid { .. }
+            | AttachError::Thread { .. }
+            | AttachError::TooMany { .. } => Failure::Usage(error.to_string()),
+            error => Failure::from(error),
+        })?;
+        let pid = server.pids.first().copied().unwrap_or(0);
+        Ok(Observation {
+            observer,
+            collector: Collector::default(),
+            queues: ListenQueues::of(pid),
+            begun: Instant::now(),
+            halvings: 0,
+            lost: 0,
+            progress: Progress::new(&server.name),
+        })
+    }
+
+    /// Until the time is up, the user interrupts, or the server has ended.
+    fn watch(
+        &mut self,
+        duration: Duration,
+        stop: &AtomicBool,
+        mut started: Option<&mut Started>,
+    ) -> Result<(), Failure> {
+        let (mut swept, mut events) = (Instant::now(), 0);
+        while self.begun.elapsed() < duration && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(POLL);
+            events += self.poll();
+            if swept.elapsed() < SWEEP {
+                continue;
+            }
+            self.sweep(false)?;
+            self.adapt(events as f64 / swept.elapsed().as_secs_f64())?;
+            (swept, events) = (Instant::now(), 0);
+            let left = duration.saturating_sub(self.begun.elapsed());
+            self.progress.show(self.collector.answered(), left);
+            let ended = match &mut started {
+                Some(started) => started.has_ended(),
+                None => self.observer.processes().is_empty(),
+            };
+            if ended {
+                break;
+            }
+        }
+        self.progress.end();
+        self.sweep(true)
+    }
+
+    fn poll(&mut self) -> u64 {
+        let events = self.observer.poll(|event| self.collector.take(event));
+        self.collector.settle(&mut self.observer);
+        events
+    }
+
+    fn sweep(&mut self, all: bool) -> Result<(), Failure> {
+        let open = self.observer.open_responses()?;
+        // One that has ended since then is among the events.
+        self.poll();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        self.collector.sweep(&open, now_ns, all, &mut self.observer);
+        Ok(())
+    }
+
+    /// Observes fewer connections when there are more events than this program should work on, or
+    /// when some were lost.
+    fn adapt(&mut self, events_per_s: f64) -> Result<(), Failure> {
+        let lost = self.observer.lost().records;
+        let too_many = events_per_s > EVENTS_PER_S_MAX || lost > self.lost;
+        self.lost = lost;
+        if too_many && self.halvings < HALVINGS_MAX {
+            self.halvings += 1;
+            self.observer.sample(self.halvings)?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, server: &Server) -> Result<Report, Failure> {
+        let mut report = Report::of(&self.collector);
+        report.server = server.name.clone();
+        report.pids = self.observer.processes();
+        report.ports = self.observer.ports();
+        report.duration_s = self.begun.elapsed().as_secs_f64();
+        report.requests.connections = self.observer.connections();
+        report.requests.sampled_one_in = 1 << self.halvings;
+        report.listen_overflows = self.queues.overflows();
+        report.ready_events = self.observer.ready_events().to_vec();
+        let visibility = self.observer.visibility();
+        (report.missing).extend(visibility.missing.iter().map(|text| format!("{text}.")));
+        let lost = self.observer.lost();
+        if !lost.is_none() {
+            report.missing.push(format!("{lost}."));
+        }
+        let dropped = self.collector.dropped();
+        if dropped > 0 {
+            report.missing.push(format!(
+                "{dropped} times off the CPU were forgotten before their requests ended; that time counts as running."
+            ));
+        }
+        report.conclude();
+        Ok(report)
+    }
+}
+
+/// A line on a terminal, rewritten.
+struct Progress {
+    name: Option<String>,
+}
+
+impl Progress {
+    fn new(name: &str) -> Progress {
+        let shown = std::io::stderr().is_terminal();
+        Progress {
+            name: shown.then(|| headway_base::format::printable(name).into_owned()),
+        }
+    }
+
+    fn show(&self, requests: u64, left: Duration) {
+        if let Some(name) = &self.name {
+            let requests = headway_base::format::counted(requests, "request", "requests");
+            let left = left.as_secs();
+            drop(write!(
+                std::io::stderr(),
+                "\r\x1b[Kexplain: {name}: {requests}, {left} s left (Ctrl-C ends)"
+            ));
+        }
+    }
+
+    fn end(&self) {
+        if self.name.is_some() {
+            drop(write!(std::io::stderr(), "\r\x1b[K"));
+        }
+    }
+}

@@ -1,0 +1,520 @@
+/*
+ * The times of requests of a server that was not made for it, and what its threads did meanwhile.
+ *
+ * A connection is observed from outside, by what happens to its socket: established, accepted, bytes queued,
+ * bytes read, bytes sent, everything acknowledged. A request begins with bytes that arrive after a response
+ * (or first of all), and its response with the first bytes that are sent after they were read. So this needs
+ * no protocol, and works with TLS too. Each time off the CPU of each thread of the server is reported
+ * beside it. The Rust code joins both.
+ *
+ * It refuses to copy what is sent or received. It copies the paths of files at which a thread sleeps.
+ *
+ * Sources: include/trace/events/{sock,tcp,sched}.h (sk_data_ready, sock_recv_length and sock_send_length:
+ * Linux 6.3); net/ipv4/tcp_input.c and tcp.c (the order of events); Ruan's dissertation (2005), section 2.3.
+ */
+#include "observe.h"
+#include "registers.h"
+
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_RECV 3
+#define TCP_CLOSE 7
+#define TCP_CLOSE_WAIT 8
+#define TCP_LISTEN 10
+#define AF_INET 2
+#define AF_INET6 10
+#define PROTOCOL_TCP 6
+
+/* What is known about a call by its number (src/requests/load.rs). */
+enum trait {
+    FIRST_IS_DESCRIPTOR = 1,
+    FIRST_IS_PATH = 2,
+    SECOND_IS_PATH = 4,
+    /* It waits for events, clients or other threads; its stack tells nothing more. */
+    WAITS_FOR_EVENTS = 8,
+    ACCEPTS = 16,
+    /* Its result is a number of ready events. */
+    RETURNS_EVENTS = 32,
+};
+
+struct connection {
+    u64 id;
+    u64 sequence;
+    u64 acceptor;
+    u64 reader;
+    u64 established_ns;
+    u64 accepted_ns;
+    /* The oldest bytes that nobody has read; zero if there are none. */
+    u64 queued_ns;
+    u64 arrived_ns;
+    u64 read_ns;
+    u64 last_arrived_ns;
+    u64 last_read_ns;
+    u64 written_ns;
+    u64 last_written_ns;
+    u64 drained_ns;
+    u64 read_bytes;
+    u64 written_bytes;
+    u64 flags;
+    u64 ports;
+};
+
+/* By address of the socket. */
+struct {
+    VALUE(type, MAP_HASH);
+    VALUE(max_entries, 65536);
+    TYPE(key, u64);
+    TYPE(value, struct connection);
+} connections SECTION(".maps");
+
+/* Ports on which the server listens; the number of the network namespace is above that of the port. */
+struct {
+    VALUE(type, MAP_HASH);
+    VALUE(max_entries, 1024);
+    TYPE(key, u64);
+    TYPE(value, u64);
+} ports SECTION(".maps");
+
+struct activity {
+    /* Off-CPU since this time; zero while it runs. */
+    u64 off_ns;
+    u64 asleep;
+    u64 connection;
+    struct off_cpu_event event;
+};
+
+struct {
+    VALUE(type, MAP_HASH);
+    VALUE(max_entries, 16384);
+    TYPE(key, u32);
+    TYPE(value, struct activity);
+} activities SECTION(".maps");
+
+/* Ready events by call: how many calls returned 0, 1, 2 to 3, 4 to 7, … */
+#define READY_BUCKETS 16
+struct {
+    VALUE(type, MAP_PERCPU_ARRAY);
+    VALUE(max_entries, READY_BUCKETS);
+    TYPE(key, u32);
+    TYPE(value, u64);
+} ready SECTION(".maps");
+
+/* By number: connections so far, and a mask; a connection whose number has a bit of it is left out. */
+enum control { CONNECTIONS = 0, SAMPLE_MASK = 1 };
+
+struct {
+    VALUE(type, MAP_ARRAY);
+    VALUE(max_entries, 2);
+    TYPE(key, u32);
+    TYPE(value, u64);
+} control SECTION(".maps");
+
+/* Zeroes which are too large for a program's stack. */
+static const volatile struct connection zero_connection = {};
+static const volatile struct activity zero_activity = {};
+
+/* Set by the Rust code before loading. */
+const volatile u8 traits[CALLS_MAX] = {};
+
+INLINE int is_target(u32 tgid) {
+    return map_lookup(&targets, &tgid) != 0;
+}
+
+INLINE u64 port_key(struct sock *sk, u64 port) {
+    struct net *net = FIELD(sk, __sk_common.skc_net.net);
+    return (u64)FIELD(net, ns.inum) << 16 | port;
+}
+
+INLINE int is_tcp(struct sock *sk) {
+    u16 family = FIELD(sk, __sk_common.skc_family);
+    return (family == AF_INET || family == AF_INET6) && FIELD(sk, sk_protocol) == PROTOCOL_TCP;
+}
+
+/* ---- Connections ---- */
+
+/* A connection to one of the ports, made known now. */
+INLINE struct connection *new_connection(struct sock *sk, u64 flags) {
+    u16 port = FIELD(sk, __sk_common.skc_num);
+    u64 key = port_key(sk, port), address = (u64)sk;
+    if (!map_lookup(&ports, &key)) return 0;
+    u32 counted = CONNECTIONS;
+    u64 *count = map_lookup(&control, &counted);
+    if (!count) return 0;
+    if (map_update(&connections, &address, (const void *)&zero_connection, UPDATE_ANY)) {
+        count_lost(LOST_THREADS);
+        return 0;
+    }
+    struct connection *connection = map_lookup(&connections, &address);
+    if (!connection) return 0;
+    u64 number = __sync_fetch_and_add(count, 1);
+    u16 peer = FIELD(sk, __sk_common.skc_dport);
+    connection->flags = flags;
+    connection->ports = port | (u64)__builtin_bswap16(peer) << 32;
+    /* Not zero, which means none. */
+    connection->id = number + 1;
+    return connection;
+}
+
+/* Whether sampling leaves a connection out. */
+INLINE int is_skipped(struct connection *connection) {
+    u32 number = SAMPLE_MASK;
+    u64 *mask = map_lookup(&control, &number);
+    return mask && (connection->id - 1) & *mask;
+}
+
+/* The connection of a socket, also if it is older than the observation; null if it is not observed. */
+INLINE struct connection *connection_of(struct sock *sk) {
+    u64 address = (u64)sk;
+    struct connection *connection = map_lookup(&connections, &address);
+    if (!connection) {
+        u8 state = FIELD(sk, __sk_common.skc_state);
+        if ((state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT) || !is_tcp(sk)) return 0;
+        connection = new_connection(sk, SEEN_LATE);
+    }
+    return connection && !is_skipped(connection) ? connection : 0;
+}
+
+INLINE void report_request(struct connection *connection, u64 writer, u64 now) {
+    struct request_event event = {
+        .kind = EVENT_REQUEST,
+        .connection = connection->id,
+        .sequence = connection->sequence,
+        .acceptor = connection->acceptor,
+        .reader = connection->reader,
+        .writer = writer,
+        .established_ns = connection->established_ns,
+        .accepted_ns = connection->accepted_ns,
+        .arrived_ns = connection->arrived_ns,
+        .read_ns = connection->read_ns,
+        .last_arrived_ns = connection->last_arrived_ns,
+        .last_read_ns = connection->last_read_ns,
+        .written_ns = now,
+        .read_bytes = connection->read_bytes,
+        .flags = connection->flags | (writer ? 0 : UNANSWERED),
+        .ports = connection->ports,
+    };
+    if (ringbuf_output(&events, &event, sizeof(event), NO_WAKEUP)) count_lost(LOST_RECORDS);
+}
+
+/* The end of a request and its response; what is queued is the beginning of the next. */
+INLINE void finish(struct connection *connection, u64 now) {
+    if (connection->written_ns) {
+        struct response_event event = {
+            .kind = EVENT_RESPONSE,
+            .connection = connection->id,
+            .sequence = connection->sequence,
+            .last_written_ns = connection->last_written_ns,
+            .drained_ns = connection->drained_ns,
+            .written_bytes = connection->written_bytes,
+        };
+        if (ringbuf_output(&events, &event, sizeof(event), NO_WAKEUP)) count_lost(LOST_RECORDS);
+    } else if (connection->read_ns || connection->queued_ns) {
+        if (!connection->arrived_ns) connection->arrived_ns = connection->queued_ns;
+        report_request(connection, 0, now);
+    } else {
+        return;
+    }
+    connection->sequence += 1;
+    connection->arrived_ns = 0;
+    connection->read_ns = 0;
+    connection->last_arrived_ns = 0;
+    connection->last_read_ns = 0;
+    connection->written_ns = 0;
+    connection->last_written_ns = 0;
+    connection->drained_ns = 0;
+    connection->read_bytes = 0;
+    connection->written_bytes = 0;
+}
+
+/*
+ * Whether the client has the response, but for two segments which it need not acknowledge at once (RFC 1122,
+ * 4.2.3.2).
+ */
+INLINE int is_drained(struct sock *sk, u32 acknowledged) {
+    struct tcp_sock *tcp = (void *)sk;
+    return FIELD(tcp, write_seq) - acknowledged <= 2 * FIELD(tcp, mss_cache);
+}
+
+INLINE u32 unread_bytes(struct sock *sk) {
+    struct tcp_sock *tcp = (void *)sk;
+    return FIELD(tcp, rcv_nxt) - FIELD(tcp, copied_seq);
+}
+
+SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
+    struct sock *sk = (void *)context[0];
+    s32 old = context[1], new = context[2];
+    u64 address = (u64)sk;
+    if (new == TCP_LISTEN) {
+        u32 tgid = current_pid_tgid() >> 32;
+        u64 one = 1, key = port_key(sk, FIELD(sk, __sk_common.skc_num));
+        if (is_target(tgid) && is_tcp(sk)) map_update(&ports, &key, &one, UPDATE_ANY);
+    } else if (new == TCP_ESTABLISHED && old == TCP_SYN_RECV) {
+        struct connection *connection = new_connection(sk, 0);
+        if (connection) connection->established_ns = now_ns();
+    } else if (new == TCP_CLOSE_WAIT || new == TCP_CLOSE) {
+        struct connection *connection = map_lookup(&connections, &address);
+        if (!connection) return 0;
+        /* A client that has finished sending may still read, so a response under way goes on. */
+        if (new == TCP_CLOSE) {
+            if (!is_skipped(connection)) finish(connection, now_ns());
+            map_delete(&connections, &address);
+        }
+    }
+    return 0;
+}
+
+/* In the softirq that queued the bytes, usually. */
+SECTION("tp_btf/sk_data_ready") int arrived(u64 *context) {
+    struct sock *sk = (void *)context[0];
+    struct connection *connection = connection_of(sk);
+    if (!connection) return 0;
+    /* The client's end of the connection counts as a byte, but asks for nothing. */
+    u8 state = FIELD(sk, __sk_common.skc_state);
+    if (unread_bytes(sk) <= (state == TCP_CLOSE_WAIT)) return 0;
+    u64 now = now_ns();
+    if (connection->written_ns) finish(connection, now);
+    if (!connection->queued_ns) connection->queued_ns = now;
+    return 0;
+}
+
+INLINE struct activity *activity_of(u32 tid) {
+    struct activity *activity = map_lookup(&activities, &tid);
+    if (activity) return activity;
+    map_update(&activities, &tid, (const void *)&zero_activity, UPDATE_NOEXIST);
+    activity = map_lookup(&activities, &tid);
+    if (!activity) count_lost(LOST_THREADS);
+    return activity;
+}
+
+INLINE void uses(u64 task, struct connection *connection) {
+    struct activity *activity = activity_of(task);
+    if (activity) activity->connection = connection->id;
+}
+
+SECTION("tp_btf/sock_recv_length") int received(u64 *context) {
+    s32 bytes = context[1];
+    u64 task = current_pid_tgid();
+    if (bytes <= 0 || !is_target(task >> 32)) return 0;
+    struct sock *sk = (void *)context[0];
+    struct connection *connection = connection_of(sk);
+    if (!connection) return 0;
+    u64 now = now_ns();
+    /* A request that arrived with the one before it. */
+    if (connection->written_ns) finish(connection, now);
+    if (!connection->read_ns) {
+        connection->arrived_ns = connection->queued_ns ? connection->queued_ns : now;
+        connection->read_ns = now;
+    }
+    connection->last_arrived_ns = connection->queued_ns ? connection->queued_ns : now;
+    connection->last_read_ns = now;
+    connection->reader = task;
+    connection->read_bytes += bytes;
+    if (!unread_bytes(sk)) connection->queued_ns = 0;
+    uses(task, connection);
+    return 0;
+}
+
+SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
+    s32 bytes = context[1];
+    u64 task = current_pid_tgid();
+    if (bytes <= 0 || !is_target(task >> 32)) return 0;
+    struct sock *sk = (void *)context[0];
+    struct connection *connection = connection_of(sk);
+    /* What a server sends unasked belongs to no request. */
+    if (!connection || !connection->read_ns) return 0;
+    u64 now = now_ns();
+    if (!connection->written_ns) {
+        connection->written_ns = now;
+        report_request(connection, task, now);
+    }
+    connection->last_written_ns = now;
+    connection->written_bytes += bytes;
+    connection->drained_ns = is_drained(sk, FIELD((struct tcp_sock *)sk, snd_una)) ? now : 0;
+    uses(task, connection);
+    return 0;
+}
+
+/* Each segment that arrives, before its acknowledgement is applied. */
+SECTION("tp_btf/tcp_probe") int acknowledged(u64 *context) {
+    u64 address = context[0];
+    struct connection *connection = map_lookup(&connections, &address);
+    if (!connection || !connection->written_ns || connection->drained_ns) return 0;
+    struct sk_buff *buffer = (void *)context[1];
+    struct tcphdr *header = (void *)FIELD(buffer, data);
+    if (is_drained((void *)address, __builtin_bswap32(FIELD(header, ack_seq)))) connection->drained_ns = now_ns();
+    return 0;
+}
+
+/* ---- Threads ---- */
+
+INLINE void accepted(u64 task, u64 descriptor) {
+    struct file *file = open_file(current_task(), descriptor);
+    struct sock *sk = file ? FIELD((struct socket *)FIELD(file, private_data), sk) : 0;
+    struct connection *connection = sk ? connection_of(sk) : 0;
+    if (!connection) return;
+    connection->accepted_ns = now_ns();
+    connection->acceptor = task;
+    uses(task, connection);
+}
+
+INLINE void count_ready(s64 events) {
+    u32 bucket = 0;
+    for (; bucket < READY_BUCKETS - 1 && events >> bucket; bucket++) {
+    }
+    u64 *count = map_lookup(&ready, &bucket);
+    if (count) *count += 1;
+}
+
+SECTION("tp_btf/sys_exit") int leave(u64 *context) {
+    u64 task = current_pid_tgid();
+    if (!is_target(task >> 32)) return 0;
+    struct pt_regs *regs = (void *)context[0];
+    u64 number = LOAD(regs, orig_ax, syscallno);
+    s64 result = context[1];
+    if (number >= CALLS_MAX || result < 0) return 0;
+    u8 trait = traits[number];
+    if (trait & ACCEPTS) accepted(task, result);
+    if (trait & RETURNS_EVENTS) {
+        count_ready(result);
+        struct activity *activity = activity_of(task);
+        if (activity) activity->connection = 0;
+    }
+    return 0;
+}
+
+#define FILE_TYPE 0170000
+#define FILE_REGULAR 0100000
+#define FILE_DIRECTORY 0040000
+/* Parts of a path, and the longest of them that is kept whole. */
+#define PARTS_MAX 12
+#define PART_BYTES 64
+
+/* The path of a file or directory within its file system. */
+INLINE void name_file(struct file *file, struct off_cpu_event *event) {
+    struct inode *inode = FIELD(file, f_inode);
+    u32 type = FIELD(inode, i_mode) & FILE_TYPE;
+    if (type != FILE_REGULAR && type != FILE_DIRECTORY) return;
+    event->device = FIELD(FIELD(inode, i_sb), s_dev);
+    struct dentry *entry = FIELD(file, f_path.dentry);
+    u8 *name = (u8 *)event->name;
+    u32 used = 0;
+    for (int part = 0; part < PARTS_MAX; part++) {
+        if (used > NAME_BYTES - PART_BYTES - 1) break;
+        long bytes = read_kernel_text(name + used, PART_BYTES, FIELD(entry, d_name.name));
+        if (bytes <= 0) break;
+        used += bytes & (PART_BYTES - 1);
+        if (bytes == PART_BYTES) used += PART_BYTES;
+        struct dentry *parent = FIELD(entry, d_parent);
+        if (parent == entry) break;
+        entry = parent;
+    }
+    if (used < NAME_BYTES) name[used] = 0;
+}
+
+/* The call in which the current task goes to sleep, and the file that it uses. */
+INLINE u8 describe(struct task_struct *task, struct off_cpu_event *event) {
+    long regs = task_registers(task);
+    if (!regs || !in_system_call(regs)) return 0;
+    u64 number = number_at(regs);
+    event->number = number | compat_flag(task);
+    if (number >= CALLS_MAX || event->number != number) return 0;
+    u8 trait = traits[number];
+    if (trait & WAITS_FOR_EVENTS) return trait;
+    if (trait & FIRST_IS_DESCRIPTOR) {
+        u64 descriptor = (u32)ARGUMENT_0(READ, regs);
+        struct file *file = open_file(task, descriptor);
+        event->descriptor = descriptor + 1;
+        if (file) name_file(file, event);
+    }
+    const void *path = 0;
+    if (trait & FIRST_IS_PATH) path = (void *)ARGUMENT_0(READ, regs);
+    if (trait & SECOND_IS_PATH) path = (void *)ARGUMENT_1(READ, regs);
+    if (path) read_user_text(event->name, NAME_BYTES, path);
+    return trait;
+}
+
+INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u32 state) {
+    u32 tid = task->pid, tgid = task->tgid;
+    if (!is_target(tgid)) return;
+    if (state & TASK_DEAD) {
+        /* It slept while exiting, which created its state again. */
+        map_delete(&activities, &tid);
+        return;
+    }
+    struct activity *activity = activity_of(tid);
+    if (!activity) return;
+    struct off_cpu_event *event = &activity->event;
+    int sleeps = !preempted && state && !is_runnable(task);
+    event->kind = EVENT_OFF_CPU;
+    event->task = (u64)tgid << 32 | tid;
+    event->woken_ns = 0;
+    event->stack = STACK_UNKNOWN;
+    event->number = CALL_NONE;
+    event->descriptor = 0;
+    event->device = 0;
+    event->name[0] = 0;
+    event->connection = activity->connection;
+    if (sleeps) {
+        u8 trait = describe(task, event);
+        if (trait & RETURNS_EVENTS) activity->connection = 0;
+        if (!(trait & WAITS_FOR_EVENTS)) {
+            long stack = stack_id(context, &stacks, 0);
+            if (stack < 0)
+                count_lost(LOST_STACKS);
+            else
+                event->stack = stack;
+        }
+    }
+    activity->asleep = sleeps;
+    event->start_ns = now_ns();
+    activity->off_ns = event->start_ns;
+}
+
+INLINE void switch_in(u32 tid) {
+    struct activity *activity = map_lookup(&activities, &tid);
+    if (!activity || !activity->off_ns) return;
+    struct off_cpu_event *event = &activity->event;
+    event->end_ns = now_ns();
+    activity->off_ns = 0;
+    /* A wakeup that was not reported: it ran at once. */
+    if (activity->asleep && !event->woken_ns) event->woken_ns = event->end_ns;
+    u64 bytes = event->name[0] & 0xff ? sizeof(*event) : sizeof(*event) - NAME_BYTES;
+    if (ringbuf_output(&events, event, bytes, NO_WAKEUP)) count_lost(LOST_RECORDS);
+}
+
+SECTION("tp_btf/sched_switch") int switched(u64 *context) {
+    struct task_struct *out = (void *)context[1], *in = (void *)context[2];
+    if (out->pid) switch_out(context, out, context[0] & 1, context[3]);
+    if (in->pid) switch_in(in->pid);
+    return 0;
+}
+
+SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
+    struct task_struct *task = (void *)context[0];
+    u32 tid = task->pid;
+    struct activity *activity = map_lookup(&activities, &tid);
+    if (activity && activity->off_ns && activity->asleep && !activity->event.woken_ns)
+        activity->event.woken_ns = now_ns();
+    return 0;
+}
+
+/* ---- Processes ---- */
+
+SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
+    struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
+    u32 from = parent->tgid, to = child->tgid;
+    u64 one = 1;
+    if (from == to || !is_target(from)) return 0;
+    if (map_update(&targets, &to, &one, UPDATE_ANY)) count_lost(LOST_PROCESSES);
+    return 0;
+}
+
+SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
+    struct task_struct *task = (void *)context[0];
+    u32 tid = task->pid, tgid = task->tgid;
+    map_delete(&activities, &tid);
+    /* The process id will be reused by another process. */
+    if (FIELD(FIELD(task, signal), live.counter) == 0) map_delete(&targets, &tgid);
+    return 0;
+}
+
+char permission[] SECTION("license") = "Dual MIT/GPL";

@@ -1,0 +1,359 @@
+//! The times of requests of a server that was not made for it, and what its threads did meanwhile
+//! (`bpf/requests.bpf.c`).
+
+use std::collections::HashMap as Cache;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
+use headway_debox::{Label, Symbols};
+
+use crate::attach::monotonic_ns;
+use crate::error::AttachError;
+use crate::load::{self as tracepoints, Visibility};
+use crate::lost::Lost;
+use crate::maps::{load_error, lost_of, stack_of};
+use crate::target::Pids;
+
+mod events;
+mod load;
+
+use events::{RawEvent, RawOffCpu};
+pub use events::{SeenRequest, SeenResponse, SleepFile, Thread};
+
+/// `struct connection`, in words.
+const CONNECTION_WORDS: usize = 18;
+
+/// `struct activity`, in words.
+type ActivityWords = [u64; 3 + events::OFF_CPU_WORDS + events::NAME_WORDS];
+
+/// `enum control`.
+const CONNECTIONS: u32 = 0;
+const SAMPLE_MASK: u32 = 1;
+
+/// Buckets of ready events: 0, 1, 2 to 3, 4 to 7, …
+pub const READY_BUCKETS: usize = 16;
+
+/// How much room the kernel's part gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Processes of the server at a time.
+    pub processes_max: u32,
+    /// Threads of the server at a time.
+    pub threads_max: u32,
+    /// Connections at a time. About 200 bytes each.
+    pub connections_max: u32,
+    /// How many kernel stacks are kept apart.
+    pub stacks_max: u32,
+    /// Bytes of the ring buffer through which events come; a power of two, at least a page.
+    pub ring_bytes: u32,
+}
+
+impl Default for RequestLimits {
+    /// Some thirty megabytes of kernel memory.
+    fn default() -> RequestLimits {
+        RequestLimits {
+            processes_max: 4096,
+            threads_max: 16384,
+            connections_max: 131_072,
+            stacks_max: 8192,
+            ring_bytes: 8 << 20,
+        }
+    }
+}
+
+/// A port on which the server listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerPort {
+    /// The inode of the network namespace, as `/proc/PID/ns/net` shows it.
+    pub namespace: u32,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// What was observed, in the order in which the kernel reported it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServerEvent {
+    /// The response to a request has begun, or its connection has ended.
+    Request(SeenRequest),
+    /// A response has ended.
+    Response(SeenResponse),
+    /// A thread of the server was not on a CPU.
+    OffCpu(OffCpu),
+}
+
+/// A time that a thread of the server was not on a CPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OffCpu {
+    /// The thread.
+    pub thread: Thread,
+    /// The call that it slept in; `None` outside calls, or if it was preempted.
+    pub call: Option<u32>,
+    /// When it left the CPU.
+    pub start_ns: u64,
+    /// When it could run again; `None` if it was preempted, and could run all the time.
+    pub woken_ns: Option<u64>,
+    /// When it ran again.
+    pub end_ns: u64,
+    /// What it waited for.
+    pub label: Label,
+    /// The kernel function in which it waited.
+    pub symbol: Option<String>,
+    /// The connection that it used last; `None` after a wait for events.
+    pub connection: Option<u64>,
+    /// The file that the call uses.
+    pub file: Option<SleepFile>,
+}
+
+/// A response that has not ended, or whose end nothing has shown yet.
+pub type OpenResponse = SeenResponse;
+
+/// Observes the requests of some processes and their threads until it is dropped. Then the kernel
+/// removes all of its parts, also if this process is killed.
+///
+/// ```no_run
+/// use headway_debox_bpf::{RequestLimits, RequestObserver, ServerEvent, ServerPort};
+///
+/// let ports = [ServerPort { namespace: 4026531840, port: 80 }];
+/// let mut observer = RequestObserver::start(&[1234], &ports, &RequestLimits::default())?;
+/// observer.poll(|event| {
+///     if let ServerEvent::Request(request) = event {
+///         println!("waited {} ns", request.written_ns - request.arrived_ns);
+///     }
+/// });
+/// # Ok::<(), headway_debox_bpf::AttachError>(())
+/// ```
+pub struct RequestObserver {
+    ebpf: Ebpf,
+    events: RingBuf<MapData>,
+    visibility: Visibility,
+    symbols: Option<Symbols>,
+    reasons: Cache<u64, (Label, Option<String>)>,
+}
+
+impl RequestObserver {
+    /// Starts observing processes, and those that they fork from now on. Ports on which they listen
+    /// later are added by themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Attach::start`](crate::Attach::start). Linux 6.3 has all that is needed.
+    pub fn start(
+        pids: &[u32],
+        ports: &[ServerPort],
+        limits: &RequestLimits,
+    ) -> Result<RequestObserver, AttachError> {
+        let checked = Pids {
+            pids: pids.to_vec(),
+            follow_children: true,
+        };
+        checked.check(limits.processes_max)?;
+        let mut ebpf = load::load(limits)?;
+        let events = ebpf.take_map("events").expect("the object has this map");
+        let events = RingBuf::try_from(events).map_err(load_error)?;
+        let visibility = tracepoints::attach(&mut ebpf, load::TRACEPOINTS)?;
+        let mut observer = RequestObserver {
+            ebpf,
+            events,
+            visibility,
+            symbols: Symbols::load().ok().filter(|symbols| !symbols.hidden()),
+            reasons: Cache::new(),
+        };
+        ports.iter().try_for_each(|port| observer.add_port(*port))?;
+        pids.iter().try_for_each(|pid| observer.add_process(*pid))?;
+        Ok(observer)
+    }
+
+    /// Observes a port, too.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn add_port(&mut self, port: ServerPort) -> Result<(), AttachError> {
+        let key = u64::from(port.namespace) << 16 | u64::from(port.port);
+        let mut ports: HashMap<_, u64, u64> =
+            HashMap::try_from(self.map_mut("ports")).map_err(load_error)?;
+        ports.insert(key, 1, 0).map_err(load_error)
+    }
+
+    /// Observes a process, too: one that was forked before the observation was complete.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn add_process(&mut self, pid: u32) -> Result<(), AttachError> {
+        let mut targets: HashMap<_, u32, u64> =
+            HashMap::try_from(self.map_mut("targets")).map_err(load_error)?;
+        targets.insert(pid, 1, 0).map_err(load_error)
+    }
+
+    /// The processes that are observed now.
+    pub fn processes(&self) -> Vec<u32> {
+        let targets = HashMap::<_, u32, u64>::try_from(self.map("targets"));
+        let mut pids: Vec<u32> = targets
+            .map(|targets| targets.keys().filter_map(Result::ok).collect())
+            .unwrap_or_default();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The ports that are observed now.
+    pub fn ports(&self) -> Vec<u16> {
+        let ports = HashMap::<_, u64, u64>::try_from(self.map("ports"));
+        let mut ports: Vec<u16> = ports
+            .map(|ports| ports.keys().filter_map(Result::ok).collect::<Vec<u64>>())
+            .unwrap_or_default()
+            .into_iter()
+            .map(|key| key as u16)
+            .collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// From now on observes one in 2^`halvings` connections.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to write a map.
+    pub fn sample(&mut self, halvings: u32) -> Result<(), AttachError> {
+        let mask: u64 = (1 << halvings.min(32)) - 1;
+        let mut control: Array<_, u64> =
+            Array::try_from(self.map_mut("control")).map_err(load_error)?;
+        control.set(SAMPLE_MASK, mask, 0).map_err(load_error)
+    }
+
+    /// Connections that were seen, whether sampled or not.
+    pub fn connections(&self) -> u64 {
+        let control = Array::<_, u64>::try_from(self.map("control"));
+        let count = control.and_then(|control| control.get(&CONNECTIONS, 0));
+        count.unwrap_or_default()
+    }
+
+    /// Passes on what has come since the last time. Never waits; call it several times per second,
+    /// lest the ring buffer overflow. Returns the number of events.
+    pub fn poll(&mut self, mut take: impl FnMut(ServerEvent)) -> u64 {
+        let mut taken = 0;
+        while let Some(event) = self.events.next().map(|item| RawEvent::of(&item)) {
+            let event = match event {
+                Some(RawEvent::Request(request)) => ServerEvent::Request(request),
+                Some(RawEvent::Response(response)) => ServerEvent::Response(response),
+                Some(RawEvent::OffCpu(raw)) => ServerEvent::OffCpu(self.off_cpu(raw)),
+                None => continue,
+            };
+            taken += 1;
+            take(event);
+        }
+        taken
+    }
+
+    fn off_cpu(&mut self, raw: RawOffCpu) -> OffCpu {
+        let by_name = raw.call.and_then(load::label_of_call);
+        let (label, symbol) = match (raw.woken_ns, by_name) {
+            (None, _) => (Label::Unknown, None),
+            (_, Some(label)) => (label, None),
+            (Some(_), None) => self.reason(raw.stack),
+        };
+        OffCpu {
+            thread: raw.thread,
+            call: raw.call,
+            start_ns: raw.start_ns,
+            woken_ns: raw.woken_ns,
+            end_ns: raw.end_ns,
+            label,
+            symbol,
+            connection: raw.connection,
+            file: raw.file,
+        }
+    }
+
+    /// What keeps a thread off the CPU now, with the present as its end; `None` if it runs.
+    pub fn off_cpu_now(&mut self, thread: Thread) -> Option<OffCpu> {
+        let activities = HashMap::<_, u32, ActivityWords>::try_from(self.map("activities")).ok()?;
+        let words = activities.get(&thread.tid, 0).ok()?;
+        let [off_ns, asleep, _, event @ ..] = words;
+        let mut raw = RawOffCpu::of(&event);
+        if off_ns == 0 || raw.thread != thread {
+            return None;
+        }
+        raw.end_ns = monotonic_ns();
+        raw.woken_ns = raw.woken_ns.or((asleep != 0).then_some(raw.end_ns));
+        Some(self.off_cpu(raw))
+    }
+
+    /// Label and function of a kernel stack. The map of stacks does not grow, so neither does this.
+    fn reason(&mut self, stack: u64) -> (Label, Option<String>) {
+        let (ebpf, symbols) = (&self.ebpf, &self.symbols);
+        let named = || {
+            let stack = stack_of(ebpf, stack);
+            let label = symbols.as_ref().map(|symbols| symbols.label(&stack));
+            let symbol = (symbols.as_ref()).and_then(|symbols| symbols.waiting_site(&stack));
+            (label.unwrap_or(Label::Unknown), symbol)
+        };
+        self.reasons.entry(stack).or_insert_with(named).clone()
+    }
+
+    /// The responses under way, of connections that are open.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to read a map.
+    pub fn open_responses(&self) -> Result<Vec<OpenResponse>, AttachError> {
+        let connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
+            HashMap::try_from(self.map("connections")).map_err(load_error)?;
+        let mut open = Vec::new();
+        for entry in connections.iter() {
+            let Ok((_, words)) = entry else { continue };
+            if words[11] != 0 {
+                open.push(OpenResponse {
+                    connection: words[0],
+                    sequence: words[1],
+                    last_written_ns: words[12],
+                    drained_ns: (words[13] != 0).then_some(words[13]),
+                    written_bytes: words[15],
+                });
+            }
+        }
+        Ok(open)
+    }
+
+    /// How many waits for events returned 0, 1, 2 to 3, 4 to 7, … ready events.
+    pub fn ready_events(&self) -> [u64; READY_BUCKETS] {
+        let mut sums = [0; READY_BUCKETS];
+        let ready = PerCpuArray::<_, u64>::try_from(self.map("ready"));
+        if let Ok(ready) = ready {
+            for (bucket, sum) in sums.iter_mut().enumerate() {
+                let counts = ready.get(&(bucket as u32), 0);
+                *sum = counts.map_or(0, |counts| counts.iter().sum());
+            }
+        }
+        sums
+    }
+
+    /// What this kernel keeps from the observer.
+    pub fn visibility(&self) -> &Visibility {
+        &self.visibility
+    }
+
+    /// What could not be reported up to now: [`Lost::records`] are events, [`Lost::threads`]
+    /// connections and threads beyond the limits.
+    pub fn lost(&self) -> Lost {
+        lost_of(&self.ebpf)
+    }
+
+    fn map(&self, name: &str) -> &aya::maps::Map {
+        self.ebpf.map(name).expect("the object has this map")
+    }
+
+    fn map_mut(&mut self, name: &str) -> &mut aya::maps::Map {
+        self.ebpf.map_mut(name).expect("the object has this map")
+    }
+}
+
+impl std::fmt::Debug for RequestObserver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("RequestObserver"))
+            .field("visibility", &self.visibility)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,287 @@
+//! Reads the events of `bpf/requests.bpf.c`; their structures are in `bpf/layout.h`.
+
+use crate::layout::CALL_NONE;
+
+const EVENT_REQUEST: u64 = 6;
+const EVENT_RESPONSE: u64 = 7;
+const EVENT_OFF_CPU: u64 = 8;
+const REQUEST_WORDS: usize = 16;
+const RESPONSE_WORDS: usize = 6;
+pub(super) const OFF_CPU_WORDS: usize = 10;
+pub(super) const NAME_WORDS: usize = 256 / 8;
+
+/// Flags of a connection.
+const SEEN_LATE: u64 = 1;
+const UNANSWERED: u64 = 2;
+
+/// A thread and its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Thread {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+}
+
+impl Thread {
+    fn of(word: u64) -> Option<Thread> {
+        (word != 0).then_some(Thread {
+            pid: (word >> 32) as u32,
+            tid: word as u32,
+        })
+    }
+}
+
+/// A request up to the first bytes of its response. Times are those of `CLOCK_MONOTONIC`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenRequest {
+    /// The connection; each has a number of its own.
+    pub connection: u64,
+    /// Its place among the requests of the connection, from 0.
+    pub sequence: u64,
+    /// The thread that accepted the connection.
+    pub acceptor: Option<Thread>,
+    /// The thread that read the last bytes of the request.
+    pub reader: Option<Thread>,
+    /// The thread that sent the first bytes of the response; `None` if there is no response.
+    pub writer: Option<Thread>,
+    /// When the connection was established; `None` if that was before the observation.
+    pub established_ns: Option<u64>,
+    /// When it was accepted.
+    pub accepted_ns: Option<u64>,
+    /// When the first bytes of the request were queued in the socket.
+    pub arrived_ns: u64,
+    /// When they had been read.
+    pub read_ns: Option<u64>,
+    /// When the bytes that were read last were queued.
+    pub last_arrived_ns: Option<u64>,
+    /// When those had been read.
+    pub last_read_ns: Option<u64>,
+    /// When the first bytes of the response had been given to the kernel, or the connection ended.
+    pub written_ns: u64,
+    /// Bytes of the request.
+    pub read_bytes: u64,
+    /// Whether the connection is older than the observation.
+    pub seen_late: bool,
+    /// Whether the connection ended without a response.
+    pub unanswered: bool,
+    /// The server's port.
+    pub port: u16,
+    /// The client's port.
+    pub client_port: u16,
+}
+
+/// How a response ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeenResponse {
+    /// The connection.
+    pub connection: u64,
+    /// The request on it.
+    pub sequence: u64,
+    /// When its last bytes had been given to the kernel.
+    pub last_written_ns: u64,
+    /// When the client had acknowledged all but two segments; `None` if that was not seen.
+    pub drained_ns: Option<u64>,
+    /// Bytes of the response.
+    pub written_bytes: u64,
+}
+
+/// A file at which a thread slept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SleepFile {
+    /// The path that the call was given.
+    Path(String),
+    /// The file of the call's descriptor.
+    Open {
+        /// Major and minor number of the device of its file system.
+        device: (u32, u32),
+        /// Its path from the root of that file system, with a slash at its beginning; without one,
+        /// the last parts of it.
+        path: String,
+    },
+}
+
+/// A time that a thread was not on a CPU, without its reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawOffCpu {
+    pub thread: Thread,
+    pub call: Option<u32>,
+    pub start_ns: u64,
+    pub woken_ns: Option<u64>,
+    pub end_ns: u64,
+    pub stack: u64,
+    pub connection: Option<u64>,
+    pub file: Option<SleepFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RawEvent {
+    Request(SeenRequest),
+    Response(SeenResponse),
+    OffCpu(RawOffCpu),
+}
+
+impl RawEvent {
+    /// `None` if the bytes are no event.
+    pub fn of(bytes: &[u8]) -> Option<RawEvent> {
+        let words: Vec<u64> = (bytes.chunks_exact(8))
+            .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
+            .collect();
+        match (*words.first()?, words.len()) {
+            (EVENT_REQUEST, REQUEST_WORDS) => Some(RawEvent::Request(request(&words))),
+            (EVENT_RESPONSE, RESPONSE_WORDS) => Some(RawEvent::Response(SeenResponse {
+                connection: words[1],
+                sequence: words[2],
+                last_written_ns: words[3],
+                drained_ns: time(words[4]),
+                written_bytes: words[5],
+            })),
+            (EVENT_OFF_CPU, length) if length >= OFF_CPU_WORDS => {
+                Some(RawEvent::OffCpu(RawOffCpu::of(&words)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A time that is known.
+fn time(word: u64) -> Option<u64> {
+    (word != 0).then_some(word)
+}
+
+fn request(words: &[u64]) -> SeenRequest {
+    SeenRequest {
+        connection: words[1],
+        sequence: words[2],
+        acceptor: Thread::of(words[3]),
+        reader: Thread::of(words[4]),
+        writer: Thread::of(words[5]),
+        established_ns: time(words[6]),
+        accepted_ns: time(words[7]),
+        arrived_ns: words[8],
+        read_ns: time(words[9]),
+        last_arrived_ns: time(words[10]),
+        last_read_ns: time(words[11]),
+        written_ns: words[12],
+        read_bytes: words[13],
+        seen_late: words[14] & SEEN_LATE != 0,
+        unanswered: words[14] & UNANSWERED != 0,
+        port: words[15] as u16,
+        client_port: (words[15] >> 32) as u16,
+    }
+}
+
+impl RawOffCpu {
+    /// The words of `struct off_cpu_event`, with or without the name.
+    pub fn of(words: &[u64]) -> RawOffCpu {
+        let name: Vec<u8> = (words[OFF_CPU_WORDS..].iter().take(NAME_WORDS))
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        RawOffCpu {
+            thread: Thread::of(words[1]).unwrap_or_default(),
+            call: (words[2] != CALL_NONE).then_some(words[2] as u32),
+            start_ns: words[3],
+            woken_ns: time(words[4]),
+            end_ns: words[5],
+            stack: words[6],
+            connection: time(words[7]),
+            file: file(words[8] != 0, words[9], &name),
+        }
+    }
+}
+
+/// The file that the name of a sleep means.
+fn file(has_descriptor: bool, device: u64, name: &[u8]) -> Option<SleepFile> {
+    let mut parts: Vec<_> = (name.split(|byte| *byte == 0))
+        .take_while(|part| !part.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    if !has_descriptor {
+        return Some(SleepFile::Path(parts.first()?.clone().into_owned()));
+    }
+    let is_whole = parts.last()? == "/";
+    if is_whole {
+        parts.pop();
+    }
+    parts.reverse();
+    let path = parts.join("/");
+    Some(SleepFile::Open {
+        // The kernel's own dev_t (include/linux/kdev_t.h).
+        device: ((device >> 20) as u32, device as u32 & 0xf_ffff),
+        path: if is_whole { format!("/{path}") } else { path },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RawEvent, RawOffCpu, SleepFile, Thread};
+
+    fn bytes(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn request_is_decoded_field_by_field() {
+        let mut words: Vec<u64> = (0..16).collect();
+        (words[0], words[4], words[14]) = (6, 7 << 32 | 8, 3);
+        words[15] = 80 | 4711 << 32;
+        let Some(RawEvent::Request(request)) = RawEvent::of(&bytes(&words)) else {
+            panic!("a request");
+        };
+        assert_eq!(request.reader, Some(Thread { pid: 7, tid: 8 }));
+        assert_eq!((request.arrived_ns, request.read_ns), (8, Some(9)));
+        assert_eq!((request.written_ns, request.read_bytes), (12, 13));
+        assert!(request.seen_late && request.unanswered);
+        assert_eq!((request.port, request.client_port), (80, 4711));
+    }
+
+    fn sleep(descriptor: u64, name: &[u8]) -> RawOffCpu {
+        let mut words = vec![
+            8,
+            7 << 32 | 9,
+            0x1_0000_0000,
+            3,
+            0,
+            5,
+            6,
+            0,
+            descriptor,
+            8 << 20 | 1,
+        ];
+        words.extend(
+            (name.chunks_exact(8))
+                .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))),
+        );
+        match RawEvent::of(&bytes(&words)) {
+            Some(RawEvent::OffCpu(off)) => off,
+            other => panic!("a sleep: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn sleep_is_decoded_with_and_without_a_file() {
+        let off = sleep(0, b"");
+        assert_eq!((off.call, off.woken_ns, off.connection), (None, None, None));
+        assert_eq!(off.file, None);
+        let path = SleepFile::Path("/srv/a".to_owned());
+        assert_eq!(sleep(0, b"/srv/a\0x").file, Some(path));
+    }
+
+    #[test]
+    fn path_of_a_descriptor_is_put_together() {
+        let open = |path: &str| {
+            let (device, path) = ((8, 1), path.to_owned());
+            Some(SleepFile::Open { device, path })
+        };
+        assert_eq!(sleep(4, b"a.html\0img\0/\0\0old").file, open("/img/a.html"));
+        assert_eq!(sleep(4, b"a.html\0img\0\0\0\0\0").file, open("img/a.html"));
+        assert_eq!(sleep(4, b"/\0\0\0\0\0\0\0").file, open("/"));
+    }
+
+    #[test]
+    fn bytes_are_ignored_when_they_are_no_event() {
+        assert!(RawEvent::of(&[]).is_none());
+        assert!(RawEvent::of(&bytes(&[6, 1])).is_none());
+        assert!(RawEvent::of(&bytes(&[9; 16])).is_none());
+    }
+}

@@ -1,0 +1,133 @@
+//! Names of files and kernel functions, each stored once.
+
+use std::collections::HashMap;
+use std::fs;
+
+use headway_debox_bpf::{OffCpu, SleepFile};
+
+/// How many names are kept. Files beyond are not named.
+const NAMES_MAX: usize = 65_536;
+
+/// The names that were seen.
+#[derive(Debug, Default)]
+pub struct FileNames {
+    numbers: HashMap<String, u32>,
+    names: Vec<String>,
+    /// Where file systems are mounted, by their devices.
+    mounts: HashMap<(u32, u32), Option<Mount>>,
+}
+
+impl FileNames {
+    /// The name with this number.
+    pub fn name(&self, number: u32) -> &str {
+        self.names.get(number as usize).map_or("", String::as_str)
+    }
+
+    /// The number of a kernel function.
+    pub(crate) fn symbol(&mut self, name: &str) -> u32 {
+        self.number(name).unwrap_or(u32::MAX)
+    }
+
+    fn number(&mut self, name: &str) -> Option<u32> {
+        if let Some(number) = self.numbers.get(name) {
+            return Some(*number);
+        }
+        if self.names.len() >= NAMES_MAX {
+            return None;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    /// The file at which a thread slept.
+    pub(crate) fn of(&mut self, off: &OffCpu) -> Option<u32> {
+        match off.file.as_ref()? {
+            SleepFile::Path(path) => self.number(path),
+            SleepFile::Open { device, path } => {
+                let pid = off.thread.pid;
+                let mount = (self.mounts.entry(*device)).or_insert_with(|| Mount::of(pid, *device));
+                let whole = mount.as_ref().and_then(|mount| mount.path_of(path));
+                self.number(&whole.unwrap_or_else(|| format!("…/{}", path.trim_start_matches('/'))))
+            }
+        }
+    }
+}
+
+/// Where a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    /// What of the file system is mounted there.
+    root: String,
+    point: String,
+}
+
+impl Mount {
+    /// As a process sees it, the first if there are several.
+    fn of(pid: u32, device: (u32, u32)) -> Option<Mount> {
+        let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+        Mount::find(&text, device)
+    }
+
+    /// proc_pid_mountinfo(5): number, parent, device, root, mount point.
+    fn find(text: &str, (major, minor): (u32, u32)) -> Option<Mount> {
+        let wanted = format!("{major}:{minor}");
+        text.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(2);
+            let device = fields.next()?;
+            let (root, point) = (fields.next()?, fields.next()?);
+            (device == wanted).then(|| Mount {
+                root: unescaped(root),
+                point: unescaped(point),
+            })
+        })
+    }
+
+    /// The path of a file of this file system; `None` if it is not below what is mounted.
+    fn path_of(&self, path: &str) -> Option<String> {
+        let rest = path.strip_prefix(self.root.trim_end_matches('/'))?;
+        let rest = rest.strip_prefix('/')?;
+        Some(format!("{}/{rest}", self.point.trim_end_matches('/')))
+    }
+}
+
+/// Spaces and the like are octal numbers.
+fn unescaped(text: &str) -> String {
+    [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileNames, Mount};
+
+    #[test]
+    fn path_is_completed_by_the_mount_point() {
+        let text = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                    23 22 0:40 / /srv/my\\040files rw - fuse x rw\n\
+                    24 22 8:2 /data /mnt rw - ext4 /dev/sda2 rw\n";
+        let path = |device, path| Mount::find(text, device)?.path_of(path);
+        assert_eq!(path((8, 1), "/etc/a").as_deref(), Some("/etc/a"));
+        assert_eq!(path((0, 40), "/a").as_deref(), Some("/srv/my files/a"));
+        assert_eq!(path((8, 2), "/data/a").as_deref(), Some("/mnt/a"));
+        assert_eq!(path((8, 2), "/other/a"), None);
+        assert_eq!(path((8, 1), "img/a"), None);
+        assert_eq!(path((9, 9), "/a"), None);
+    }
+
+    #[test]
+    fn name_is_stored_once() {
+        let mut names = FileNames::default();
+        let first = names.symbol("a");
+        assert_ne!(first, names.symbol("b"));
+        assert_eq!(first, names.symbol("a"));
+        assert_eq!(names.name(first), "a");
+    }
+}

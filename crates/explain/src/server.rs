@@ -1,0 +1,263 @@
+//! Finds a running server: its processes by name, number or port, and the ports that they listen on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver, ServerPort};
+
+/// The kernel cuts a process's name after this many bytes.
+const COMM_BYTES_MAX: usize = 15;
+
+/// Which server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Processes with this name, and their children.
+    Name(String),
+    /// A process and its children.
+    Pid(u32),
+    /// The processes that listen on a TCP port of this network namespace.
+    Port(u16),
+}
+
+/// A server that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The name of its program.
+    pub name: String,
+    /// Its processes.
+    pub pids: Vec<u32>,
+    /// The ports that they listen on.
+    pub ports: Vec<ServerPort>,
+}
+
+/// Why a server was not found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServerError {
+    /// No process has the name.
+    #[error("no process is named {0} (is the server running? `ss -ltnp` shows who listens)")]
+    NoName(String),
+    /// No process has the number.
+    #[error("no such process: {0}")]
+    NoPid(u32),
+    /// No process listens on the port.
+    #[error(
+        "no process that you may see listens on TCP port {0} (`ss -ltnp` shows who listens; other users' processes need \
+         root)"
+    )]
+    NoPort(u16),
+}
+
+/// A process, as /proc shows it.
+struct Process {
+    parent: u32,
+    comm: String,
+    program: String,
+}
+
+impl Server {
+    /// Finds a server.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn find(target: &Target) -> Result<Server, ServerError> {
+        let all = processes();
+        let own = std::process::id();
+        let mut roots: BTreeSet<u32> = match target {
+            Target::Name(name) => (all.iter())
+                .filter(|(pid, process)| **pid != own && process.is_named(name))
+                .map(|(pid, _)| *pid)
+                .collect(),
+            Target::Pid(pid) => all.contains_key(pid).then_some(*pid).into_iter().collect(),
+            Target::Port(port) => (all.keys().copied())
+                .filter(|pid| *pid != own)
+                .filter(|pid| {
+                    listening_ports(*pid)
+                        .iter()
+                        .any(|known| known.port == *port)
+                })
+                .collect(),
+        };
+        if roots.is_empty() {
+            return Err(match target {
+                Target::Name(name) => ServerError::NoName(name.clone()),
+                Target::Pid(pid) => ServerError::NoPid(*pid),
+                Target::Port(port) => ServerError::NoPort(*port),
+            });
+        }
+        add_children(&mut roots, &all);
+        let first = roots.iter().find_map(|pid| all.get(pid));
+        let ports: BTreeSet<ServerPort> =
+            roots.iter().flat_map(|pid| listening_ports(*pid)).collect();
+        Ok(Server {
+            name: first.map_or_else(String::new, |process| process.program.clone()),
+            ports: (ports.into_iter())
+                .filter(|known| !matches!(target, Target::Port(port) if *port != known.port))
+                .collect(),
+            pids: roots.into_iter().collect(),
+        })
+    }
+}
+
+impl Server {
+    /// Observes its requests.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`]; each says what to do.
+    pub fn observe(&self, limits: &RequestLimits) -> Result<RequestObserver, AttachError> {
+        let mut observer = RequestObserver::start(&self.pids, &self.ports, limits)?;
+        // It may have forked before that was observed.
+        let mut family: BTreeSet<u32> = self.pids.iter().copied().collect();
+        add_children(&mut family, &processes());
+        let new = family.iter().filter(|pid| !self.pids.contains(pid));
+        new.copied().try_for_each(|pid| observer.add_process(pid))?;
+        Ok(observer)
+    }
+}
+
+impl Process {
+    /// By the thread's name or that of the executable.
+    fn is_named(&self, name: &str) -> bool {
+        let cut = name.len() > COMM_BYTES_MAX;
+        self.program == name
+            || self.comm == name
+            || (cut
+                && name.as_bytes().starts_with(self.comm.as_bytes())
+                && self.comm.len() == COMM_BYTES_MAX)
+    }
+}
+
+/// All processes but kernel threads.
+fn processes() -> BTreeMap<u32, Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((pid, process(pid)?))).collect()
+}
+
+/// `None` for a kernel thread, which has no program, and for one that has ended.
+fn process(pid: u32) -> Option<Process> {
+    let folder = Path::new("/proc").join(pid.to_string());
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let field = |name: &str| {
+        let line = (status.lines()).find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    };
+    let (comm, parent) = (field("Name")?, field("PPid")?.parse().ok()?);
+    if field("State")?.starts_with(['Z', 'X']) || field("VmSize").is_none() {
+        return None;
+    }
+    // Of other users' processes the link cannot be read.
+    let program = fs::read_link(folder.join("exe")).ok();
+    let program = (program.as_deref())
+        .and_then(|path| path.file_name()?.to_str())
+        .map_or_else(
+            || comm.clone(),
+            |name| name.trim_end_matches(" (deleted)").to_owned(),
+        );
+    Some(Process {
+        parent,
+        comm,
+        program,
+    })
+}
+
+fn add_children(found: &mut BTreeSet<u32>, all: &BTreeMap<u32, Process>) {
+    loop {
+        let before = found.len();
+        let more = all
+            .iter()
+            .filter(|(_, process)| found.contains(&process.parent));
+        let more: Vec<u32> = more.map(|(pid, _)| *pid).collect();
+        found.extend(more);
+        if found.len() == before {
+            return;
+        }
+    }
+}
+
+/// The TCP ports that a process listens on; none if its descriptors cannot be read.
+pub fn listening_ports(pid: u32) -> Vec<ServerPort> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let sockets: BTreeSet<u64> = entries
+        .filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            let number = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+            number.parse().ok()
+        })
+        .collect();
+    if sockets.is_empty() {
+        return Vec::new();
+    }
+    let Ok(namespace) = fs::metadata(format!("/proc/{pid}/ns/net")) else {
+        return Vec::new();
+    };
+    let tables = ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")));
+    let listening = (tables.iter().flatten()).flat_map(|table| table.lines().filter_map(listener));
+    let ports: BTreeSet<u16> = listening
+        .filter(|(inode, _)| sockets.contains(inode))
+        .map(|(_, port)| port)
+        .collect();
+    (ports.into_iter())
+        .map(|port| ServerPort {
+            namespace: namespace.ino() as u32,
+            port,
+        })
+        .collect()
+}
+
+/// Inode and port of a line of /proc/net/tcp, if it is a listener (state 0A).
+fn listener(line: &str) -> Option<(u64, u16)> {
+    let mut fields = line.split_ascii_whitespace();
+    let local = fields.nth(1)?;
+    if fields.nth(1)? != "0A" {
+        return None;
+    }
+    let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
+    Some((fields.nth(5)?.parse().ok()?, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::{Server, ServerError, Target, listener, listening_ports};
+
+    #[test]
+    fn listener_is_read_from_a_line_of_the_kernel() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0";
+        assert_eq!(listener(line), Some((4711, 8080)));
+        assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
+        assert_eq!(listener("sl local_address"), None);
+    }
+
+    #[test]
+    fn own_process_is_found_by_number_with_its_ports() {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = socket.local_addr().expect("an address").port();
+        let own = std::process::id();
+        let server = Server::find(&Target::Pid(own)).expect("it runs");
+        assert!(server.pids.contains(&own), "{server:?}");
+        assert!(server.ports.iter().any(|known| known.port == port));
+        drop(socket);
+        assert!(!listening_ports(own).iter().any(|known| known.port == port));
+    }
+
+    #[test]
+    fn server_that_is_not_there_is_an_error() {
+        let name = "no-such-server".to_owned();
+        assert_eq!(
+            Server::find(&Target::Name(name.clone())),
+            Err(ServerError::NoName(name))
+        );
+        assert_eq!(
+            Server::find(&Target::Pid(u32::MAX)),
+            Err(ServerError::NoPid(u32::MAX))
+        );
+    }
+}

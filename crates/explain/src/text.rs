@@ -1,0 +1,309 @@
+//! The answer for a person: one paragraph, then tables.
+
+use std::fmt::Write as _;
+
+use headway_base::format::{count, counted, percent, printable, time_ns, time_us};
+use headway_debox::Label;
+
+use crate::parts::{Cause, Doing, Phase};
+use crate::report::{CauseShare, Report};
+
+/// Rows of the table of causes.
+const ROWS_MAX: usize = 12;
+
+/// A cause that takes less than this everywhere is not shown.
+const SHOWN_SHARE: f64 = 0.005;
+
+/// A cause in words: where the request was, and what the thread did.
+pub fn in_words(cause: &Cause) -> String {
+    let what = match &cause.doing {
+        Doing::Running => "running".to_owned(),
+        Doing::Runnable => "waiting for a CPU".to_owned(),
+        Doing::Client => "waiting for the client".to_owned(),
+        Doing::Unseen => "not seen".to_owned(),
+        Doing::Asleep { call, label } => asleep(*call, *label),
+    };
+    match (cause.phase, cause.for_others, &cause.doing) {
+        (_, _, Doing::Client | Doing::Unseen) | (_, false, _) => what,
+        (Phase::AcceptQueue | Phase::ReceiveQueue, _, Doing::Running) => {
+            format!("{what} for other requests")
+        }
+        (Phase::AcceptQueue | Phase::ReceiveQueue, _, _) => what,
+        (_, true, _) => format!("{what}, for another request"),
+    }
+}
+
+fn asleep(call: Option<u32>, label: Label) -> String {
+    let Some(call) = call else {
+        return format!("asleep in a page fault on {label}");
+    };
+    let call = headway_debox::calls::display_name(call);
+    match label {
+        Label::EventWait => format!("asleep in {call}"),
+        label => format!("asleep in {call} on {label}"),
+    }
+}
+
+/// What requests did, for a sentence.
+fn phase_in_words(phase: Phase) -> &'static str {
+    match phase {
+        Phase::AcceptQueue => "a connection with a request waited to be accepted",
+        Phase::ReceiveQueue => "a request waited unread in its socket",
+        Phase::Service => "the server had read a request and not answered",
+        Phase::Transfer => "a response was being sent",
+    }
+}
+
+/// The paragraph.
+pub fn summary(report: &Report) -> String {
+    let latency = &report.latency;
+    let requests = report.requests.answered;
+    if requests == 0 {
+        return nothing(report);
+    }
+    let mut text = format!(
+        "{}: {} in {}; p50 {}, p95 {}, p99 {}.",
+        printable(&report.server),
+        counted(requests, "request", "requests"),
+        headway_base::format::duration(report.duration_s),
+        time_us(latency.p50_us),
+        time_us(latency.p95_us),
+        time_us(latency.p99_us),
+    );
+    let causes = report.causes.iter().filter(|cause| cause.share.p99 >= 0.1);
+    for (index, cause) in causes.take(3).enumerate() {
+        let us = cause.share.p99 * latency.p99_us;
+        let around = if index == 0 { " of the p99" } else { "" };
+        let _ = write!(
+            text,
+            " {}{around} ({}): {}{}.",
+            percent(rounded(cause.share.p99)),
+            time_us(us),
+            phase_in_words(cause.phase),
+            thread_in_words(cause),
+        );
+    }
+    if let Some(advice) = report.advice.first() {
+        let _ = write!(text, " First: {}", advice.text);
+    }
+    text
+}
+
+/// In whole percents: the shares of a few requests are no more exact.
+fn rounded(share: f64) -> f64 {
+    (share * 100.0).round() / 100.0
+}
+
+fn nothing(report: &Report) -> String {
+    let why = match (report.ports.is_empty(), report.requests.unanswered) {
+        (true, _) => "its processes listen on no TCP port",
+        (false, 0) => "no request came to its ports, or none was answered",
+        (false, _) => "connections ended without a response",
+    };
+    format!(
+        "{}: nothing to explain: {why} in {}.",
+        printable(&report.server),
+        headway_base::format::duration(report.duration_s)
+    )
+}
+
+/// What the thread did meanwhile.
+fn thread_in_words(cause: &CauseShare) -> String {
+    let file = match cause.files.first() {
+        Some(file) => format!(" at {}", printable(&file.path)),
+        None => String::new(),
+    };
+    let waited = matches!(cause.phase, Phase::AcceptQueue | Phase::ReceiveQueue);
+    let thread = match cause.phase {
+        Phase::AcceptQueue => "the thread that then accepted it",
+        Phase::ReceiveQueue => "the thread that then read it",
+        _ => "its thread",
+    };
+    match cause.doing {
+        "client" => ", and the client or the network was slow".to_owned(),
+        "unseen" => String::new(),
+        "running" if waited => format!(" while {thread} ran for other requests"),
+        "running" => format!(" while {thread} ran"),
+        "runnable" => format!(" while {thread} waited for a CPU"),
+        _ => format!(" while {thread} was {}{file}", cause.cause),
+    }
+}
+
+/// Everything, for a terminal or a file.
+pub fn render(report: &Report, heading: impl Fn(&str) -> String) -> String {
+    let mut out = wrapped(&report.summary, "", 100);
+    if report.requests.answered > 0 {
+        out.push('\n');
+        phases(report, &mut out, &heading);
+        causes(report, &mut out, &heading);
+    }
+    if !report.advice.is_empty() {
+        let _ = writeln!(out, "\n{}", heading("What to change"));
+        for advice in &report.advice {
+            out += &wrapped(&format!("{} ({})", advice.text, advice.evidence), "- ", 100);
+        }
+    }
+    loops(report, &mut out, &heading);
+    let _ = writeln!(out, "\n{}", heading("What was seen"));
+    for line in seen(report) {
+        out += &wrapped(&line, "- ", 100);
+    }
+    out
+}
+
+fn phases(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
+    let head = format!(
+        "{:<15}{:>9}{:>9}{:>9}{:>9}",
+        "PHASE", "ALL", "P50", "P95", "P99"
+    );
+    let _ = writeln!(out, "{}", heading(&head));
+    for phase in &report.phases {
+        let _ = writeln!(
+            out,
+            "{:<15}{:>9}{:>9}{:>9}{:>9}",
+            phase.phase.name(),
+            cell(phase.share.all),
+            cell(phase.share.p50),
+            cell(phase.share.p95),
+            cell(phase.share.p99),
+        );
+    }
+}
+
+fn causes(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
+    let head = format!(
+        "{:>8}{:>8}{:>8}{:>9}{:>10}  {:<14} {}",
+        "P50", "P95", "P99", "TIME", "REQUESTS", "REQUEST IN", "THREAD"
+    );
+    let _ = writeln!(out, "\n{}", heading(&head));
+    let matters = |cause: &&CauseShare| {
+        let share = cause.share;
+        share.p50.max(share.p95).max(share.p99).max(share.all) >= SHOWN_SHARE
+    };
+    let mut more = 0;
+    for (index, cause) in report.causes.iter().filter(matters).enumerate() {
+        if index >= ROWS_MAX {
+            more += 1;
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "{:>8}{:>8}{:>8}{:>9}{:>10}  {:<14} {}",
+            cell(cause.share.p50),
+            cell(cause.share.p95),
+            cell(cause.share.p99),
+            time_ns(cause.total_ns as f64),
+            count(cause.requests),
+            cause.phase.name(),
+            cause.cause,
+        );
+        if let Some(file) = cause.files.first() {
+            let _ = writeln!(out, "{:>60}{}", "", printable(&file.path));
+        }
+    }
+    if more > 0 {
+        let _ = writeln!(out, "{more} more; --json has them");
+    }
+}
+
+/// A share in a table.
+fn cell(share: f64) -> String {
+    match share {
+        s if s <= 0.0 => headway_base::format::NONE.to_owned(),
+        s if s < 0.001 => "<0.1 %".to_owned(),
+        s => format!("{:.1} %", s * 100.0),
+    }
+}
+
+fn loops(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
+    let all: u64 = report.ready_events.iter().sum();
+    if all == 0 {
+        return;
+    }
+    let _ = writeln!(out, "\n{}", heading("Ready events per wait for events"));
+    for (bucket, waits) in report.ready_events.iter().enumerate() {
+        let range = match bucket {
+            0 | 1 => bucket.to_string(),
+            _ => format!("{}–{}", 1_u64 << (bucket - 1), (1_u64 << bucket) - 1),
+        };
+        if *waits > 0 {
+            let share = *waits as f64 / all as f64;
+            let _ = writeln!(out, "{range:>12}{:>12}{:>9}", count(*waits), cell(share));
+        }
+    }
+}
+
+/// What the figures cover.
+fn seen(report: &Report) -> Vec<String> {
+    let requests = &report.requests;
+    let processes = counted(report.pids.len() as u64, "process", "processes");
+    let ports: Vec<String> = report.ports.iter().map(u16::to_string).collect();
+    let mut lines = vec![format!(
+        "{processes}, TCP {} {}, {}.",
+        if ports.len() == 1 { "port" } else { "ports" },
+        if ports.is_empty() {
+            "none".to_owned()
+        } else {
+            ports.join(", ")
+        },
+        counted(requests.connections, "connection", "connections")
+    )];
+    if requests.sampled_one_in > 1 {
+        lines.push(format!(
+            "The rate was high, so at the end one in {} connections was observed.",
+            requests.sampled_one_in
+        ));
+    }
+    if requests.unanswered > 0 {
+        lines.push(format!(
+            "{} had no response before the connection ended. They are in no table.",
+            counted(
+                requests.unanswered,
+                "request or closing message",
+                "requests or closing messages"
+            )
+        ));
+    }
+    match report.listen_overflows {
+        Some(0) => {}
+        Some(overflows) => lines.push(format!(
+            "{} not accepted because a queue was full: {} waited a second or more for another \
+             attempt, which no table shows.",
+            counted(overflows, "connection was", "connections were"),
+            if overflows == 1 {
+                "its client"
+            } else {
+                "their clients"
+            }
+        )),
+        None => lines.push("Overflows of accept queues are not known.".to_owned()),
+    }
+    lines.extend(report.missing.iter().cloned());
+    lines
+}
+
+/// A paragraph with a mark before its first line and a hanging indent.
+fn wrapped(text: &str, mark: &str, width: usize) -> String {
+    let indent = mark.chars().count();
+    let mut out = mark.to_owned();
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > width {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = indent;
+        }
+        if column > indent {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+use headway_debox::Label;
+
+use super::{cell, in_words, render, wrapped};
+use crate::parts::{Cause, Doing, Phase};
+use crate::report::Report;
+
+#[test]
+fn cause_says_whether_another_request_was_served() {
+    let words = |phase, doing, for_others| {
+        in_words(&Cause {
+            phase,
+            doing,
+            for_others,
+        })
+    };
+    let asleep = Doing::Asleep {
+        call: headway_debox::calls::number("openat"),
+        label: Label::InodeLock,
+    };
+    assert_eq!(
+        words(Phase::ReceiveQueue, asleep.clone(), true),
+        "asleep in openat on inode-lock"
+    );
+    assert_eq!(
+        words(Phase::Service, asleep, true),
+        "asleep in openat on inode-lock, for another request"
+    );
+    assert_eq!(
+        words(Phase::ReceiveQueue, Doing::Running, true),
+        "running for other requests"
+    );
+    assert_eq!(words(Phase::Service, Doing::Running, false), "running");
+}
+
+#[test]
+fn text_has_what_was_seen_when_nothing_was_answered() {
+    let mut report = Report {
+        server: "nginx".to_owned(),
+        ports: vec![80],
+        missing: vec!["children are not followed".to_owned()],
+        ready_events: vec![0, 5, 3],
+        ..Report::default()
+    };
+    report.conclude();
+    let text = render(&report, str::to_owned);
+    assert!(text.starts_with("nginx: nothing to explain"), "{text}");
+    assert!(text.contains("TCP port 80") && text.contains("children are not followed"));
+    assert!(text.contains("2–3"), "{text}");
+}
+
+#[test]
+fn shares_are_short() {
+    assert_eq!(cell(0.0), "–");
+    assert_eq!(cell(0.000_1), "<0.1 %");
+    assert_eq!(cell(0.123_4), "12.3 %");
+    assert_eq!(wrapped("one two three", "- ", 9), "- one two\n  three\n");
+}

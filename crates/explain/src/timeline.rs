@@ -1,0 +1,224 @@
+//! What each thread of the server did: the times that it was off the CPU, of the last minute.
+//!
+//! A thread is on a CPU when no such time says otherwise.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use headway_debox_bpf::{OffCpu, Thread};
+
+use crate::names::FileNames;
+use crate::parts::{At, Doing};
+
+/// How long the past of a thread is kept. A response that takes longer is explained in part.
+const KEPT_NS: u64 = 60_000_000_000;
+
+/// How many times are kept of one thread, and of all.
+const PER_THREAD_MAX: usize = 65_536;
+const ALL_MAX: usize = 2_000_000;
+
+/// A time off the CPU.
+#[derive(Clone, Debug)]
+struct Span {
+    start_ns: u64,
+    /// The end of the sleep; the start if there was none.
+    woken_ns: u64,
+    end_ns: u64,
+    asleep: Doing,
+    connection: Option<u64>,
+    at: At,
+}
+
+/// A piece of a thread's time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub start_ns: u64,
+    pub length_ns: u64,
+    pub doing: Doing,
+    /// The connection that the thread had used last.
+    pub connection: Option<u64>,
+    pub at: At,
+}
+
+/// The recent past of all threads.
+#[derive(Debug, Default)]
+pub(crate) struct Timeline {
+    threads: BTreeMap<Thread, VecDeque<Span>>,
+    spans: usize,
+    /// Times that were dropped early, because there were too many.
+    pub dropped: u64,
+}
+
+impl Timeline {
+    /// Adds a time that has ended.
+    pub fn add(&mut self, off: &OffCpu, names: &mut FileNames) {
+        let span = Span::of(off, names);
+        let spans = self.threads.entry(off.thread).or_default();
+        while spans.len() >= PER_THREAD_MAX {
+            spans.pop_front();
+            self.spans -= 1;
+            self.dropped += 1;
+        }
+        spans.push_back(span);
+        self.spans += 1;
+    }
+
+    /// Forgets what is too old.
+    pub fn forget(&mut self, now_ns: u64) {
+        let mut kept_ns = KEPT_NS;
+        loop {
+            let before_ns = now_ns.saturating_sub(kept_ns);
+            let mut left = 0;
+            self.threads.retain(|_, spans| {
+                let old = spans.partition_point(|span| span.end_ns < before_ns);
+                spans.drain(..old);
+                left += spans.len();
+                !spans.is_empty()
+            });
+            if kept_ns < KEPT_NS {
+                self.dropped += (self.spans - left) as u64;
+            }
+            self.spans = left;
+            if left <= ALL_MAX {
+                return;
+            }
+            kept_ns /= 2;
+        }
+    }
+
+    /// What a thread did from one time to another, in order. The lengths add up to the whole.
+    /// `current` is a time off the CPU that has not ended.
+    pub fn pieces(
+        &self,
+        thread: Thread,
+        (from_ns, to_ns): (u64, u64),
+        current: Option<(&OffCpu, &mut FileNames)>,
+    ) -> Vec<Piece> {
+        let mut pieces = Cut {
+            at_ns: from_ns,
+            to_ns,
+            pieces: Vec::new(),
+        };
+        if let Some(spans) = self.threads.get(&thread) {
+            let first = spans.partition_point(|span| span.end_ns <= from_ns);
+            let inside = spans.range(first..);
+            (inside.take_while(|span| span.start_ns < to_ns)).for_each(|span| pieces.add(span));
+        }
+        if let Some((off, names)) = current {
+            pieces.add(&Span::of(off, names));
+        }
+        pieces.fill(to_ns, Doing::Running, None, At::default());
+        pieces.pieces
+    }
+}
+
+impl Span {
+    fn of(off: &OffCpu, names: &mut FileNames) -> Span {
+        Span {
+            start_ns: off.start_ns,
+            woken_ns: off.woken_ns.unwrap_or(off.start_ns),
+            end_ns: off.end_ns,
+            asleep: Doing::Asleep {
+                call: off.call,
+                label: off.label,
+            },
+            connection: off.connection,
+            at: At {
+                file: names.of(off),
+                symbol: off.symbol.as_deref().map(|name| names.symbol(name)),
+            },
+        }
+    }
+}
+
+/// A time that is being cut into pieces.
+struct Cut {
+    at_ns: u64,
+    to_ns: u64,
+    pieces: Vec<Piece>,
+}
+
+impl Cut {
+    fn add(&mut self, span: &Span) {
+        if span.start_ns >= self.to_ns || span.end_ns <= self.at_ns {
+            return;
+        }
+        self.fill(span.start_ns, Doing::Running, None, At::default());
+        self.fill(span.woken_ns, span.asleep.clone(), span.connection, span.at);
+        let none = At::default();
+        self.fill(span.end_ns, Doing::Runnable, span.connection, none);
+    }
+
+    /// Everything up to this time.
+    fn fill(&mut self, to_ns: u64, doing: Doing, connection: Option<u64>, at: At) {
+        let to_ns = to_ns.min(self.to_ns);
+        if to_ns <= self.at_ns {
+            return;
+        }
+        self.pieces.push(Piece {
+            start_ns: self.at_ns,
+            length_ns: to_ns - self.at_ns,
+            doing,
+            connection,
+            at,
+        });
+        self.at_ns = to_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headway_debox::Label;
+    use headway_debox_bpf::{OffCpu, Thread};
+
+    use super::{Doing, FileNames, PER_THREAD_MAX, Timeline};
+
+    const THREAD: Thread = Thread { pid: 1, tid: 1 };
+
+    fn off(start_ns: u64, woken_ns: Option<u64>, end_ns: u64) -> OffCpu {
+        OffCpu {
+            thread: THREAD,
+            call: None,
+            start_ns,
+            woken_ns,
+            end_ns,
+            label: Label::PageIo,
+            symbol: None,
+            connection: None,
+            file: None,
+        }
+    }
+
+    #[test]
+    fn pieces_add_up_to_the_whole_and_keep_their_order() {
+        let (mut timeline, mut names) = (Timeline::default(), FileNames::default());
+        timeline.add(&off(100, Some(150), 160), &mut names);
+        timeline.add(&off(200, None, 230), &mut names);
+        let current = off(300, Some(900), 900);
+        let pieces = timeline.pieces(THREAD, (120, 320), Some((&current, &mut names)));
+        let lengths: Vec<u64> = pieces.iter().map(|piece| piece.length_ns).collect();
+        assert_eq!(lengths, [30, 10, 40, 30, 70, 20]);
+        assert_eq!(pieces[1].doing, Doing::Runnable);
+        assert_eq!(pieces[2].doing, Doing::Running);
+        assert_eq!(pieces[3].doing, Doing::Runnable);
+        assert!(matches!(pieces[5].doing, Doing::Asleep { .. }));
+    }
+
+    #[test]
+    fn thread_without_a_past_has_run() {
+        let timeline = Timeline::default();
+        let pieces = timeline.pieces(THREAD, (5, 9), None);
+        assert_eq!((pieces.len(), pieces[0].length_ns), (1, 4));
+        assert!(timeline.pieces(THREAD, (9, 9), None).is_empty());
+    }
+
+    #[test]
+    fn the_past_is_bounded() {
+        let (mut timeline, mut names) = (Timeline::default(), FileNames::default());
+        for time in 0..PER_THREAD_MAX as u64 + 5 {
+            timeline.add(&off(time, Some(time), time + 1), &mut names);
+        }
+        assert_eq!((timeline.spans, timeline.dropped), (PER_THREAD_MAX, 5));
+        timeline.forget(u64::MAX);
+        assert_eq!((timeline.spans, timeline.dropped), (0, 5));
+    }
+}

@@ -1,0 +1,181 @@
+//! What the tests share: a server that does what it is asked, clients with a clock, and what
+//! `explain` says of both.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver};
+use headway_explain::{CauseShare, Collector, Report, Server, Target};
+use headway_os::ticks::monotonic_ns;
+use headway_test_support::skip;
+
+/// A server under observation.
+pub struct Bed {
+    child: Child,
+    pub port: u16,
+    observer: RequestObserver,
+    collector: Collector,
+    _folder: tempfile::TempDir,
+}
+
+impl Bed {
+    /// `tests/bed/server.c` of a kind; `None` after saying what this machine lacks.
+    pub fn start(test: &str, kind: &str) -> Option<Bed> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("bed-server");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bed/server.c");
+        let output = Command::new("cc")
+            .args(["-O1", "-pthread", source, "-o"])
+            .arg(&program)
+            .output()
+            .expect("a C compiler, which linking this test needed as well");
+        assert!(output.status.success(), "{output:?}");
+        let mut child = Command::new(&program)
+            .arg(kind)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program that was just compiled");
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut line).expect("its port");
+        let port = line.trim().parse().expect("a port");
+        Bed::of(test, child, port, folder)
+    }
+
+    /// A server that has been started.
+    pub fn of(test: &str, mut child: Child, port: u16, folder: tempfile::TempDir) -> Option<Bed> {
+        let server = Server::find(&Target::Pid(child.id())).expect("it runs");
+        assert!(
+            server.ports.iter().any(|known| known.port == port),
+            "{server:?}"
+        );
+        let observer = match server.observe(&RequestLimits::default()) {
+            Ok(observer) => observer,
+            Err(error) => {
+                child.kill().expect("our child");
+                child.wait().expect("our child");
+                assert!(is_unsupported(&error), "{error}");
+                skip(test, &error.to_string());
+                return None;
+            }
+        };
+        assert_eq!(observer.visibility().missing, Vec::<String>::new());
+        Some(Bed {
+            child,
+            port,
+            observer,
+            collector: Collector::default(),
+            _folder: folder,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn connect(&self) -> Client {
+        Client::new(self.port)
+    }
+
+    /// What was seen, after the clients have closed.
+    pub fn report(mut self) -> Report {
+        let open = self.observer.open_responses().expect("a map");
+        self.observer.poll(|event| self.collector.take(event));
+        self.collector.settle(&mut self.observer);
+        let now_ns = monotonic_ns();
+        (self.collector).sweep(&open, now_ns, true, &mut self.observer);
+        let lost = self.observer.lost();
+        assert_eq!((lost.records, lost.threads), (0, 0), "{lost}");
+        let mut report = Report::of(&self.collector);
+        report.server = "bed-server".to_owned();
+        report.conclude();
+        report
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // Not SIGKILL, which would leave the workers of nginx behind.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether the machine lacks something.
+fn is_unsupported(error: &AttachError) -> bool {
+    match error {
+        AttachError::NotBuilt { why } => !why.contains("could not compile"),
+        AttachError::Tracepoint { why, .. } => !why.contains("refused"),
+        AttachError::NotPermitted { .. }
+        | AttachError::NoBtf { .. }
+        | AttachError::Namespace { .. } => true,
+        _ => false,
+    }
+}
+
+/// A client which measures its requests.
+pub struct Client {
+    stream: TcpStream,
+    pub latency: Duration,
+}
+
+impl Client {
+    pub fn new(port: u16) -> Client {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let timeout = Some(Duration::from_secs(60));
+        stream.set_read_timeout(timeout).expect("a socket");
+        Client {
+            stream,
+            latency: Duration::ZERO,
+        }
+    }
+
+    /// Asks for something and waits for the answer, whose last line it returns.
+    pub fn ask(&mut self, line: &str) -> String {
+        let begun = Instant::now();
+        // In one piece, since the server takes what it gets for a whole line.
+        let line = format!("{line}\n");
+        self.stream.write_all(line.as_bytes()).expect("sent");
+        let mut answer = Vec::new();
+        let mut reader = BufReader::new(&self.stream);
+        reader.read_until(b'\n', &mut answer).expect("an answer");
+        self.latency += begun.elapsed();
+        let text = String::from_utf8_lossy(&answer);
+        let text = text.trim_matches('\0').trim().to_owned();
+        assert!(!text.is_empty() && text != "error", "{line}: {text}");
+        text
+    }
+}
+
+/// The time of causes which are as wanted, in nanoseconds.
+pub fn time_of(report: &Report, wanted: impl Fn(&CauseShare) -> bool) -> u64 {
+    let causes = report.causes.iter().filter(|cause| wanted(cause));
+    causes.map(|cause| cause.total_ns).sum()
+}
+
+/// Whether a time is the injected delay, of which at least 95 % are required.
+#[track_caller]
+pub fn assert_attributed(attributed_ns: u64, injected: Duration, report: &Report) {
+    let injected_ns = injected.as_nanos() as u64;
+    assert!(
+        attributed_ns * 100 >= injected_ns * 95,
+        "{attributed_ns} of {injected_ns} ns\n{}",
+        headway_explain::text::render(report, str::to_owned)
+    );
+}
+
+/// Whether the parts of all requests add up to what the clients measured.
+#[track_caller]
+pub fn assert_adds_up(report: &Report, clients: &[&Client]) {
+    let measured_ns: u128 = clients.iter().map(|client| client.latency.as_nanos()).sum();
+    let parts_ns: u64 = report.causes.iter().map(|cause| cause.total_ns).sum();
+    let difference_ns = measured_ns.abs_diff(u128::from(parts_ns));
+    assert!(
+        difference_ns * 20 <= measured_ns,
+        "parts {parts_ns} ns, measured {measured_ns} ns\n{}",
+        headway_explain::text::render(report, str::to_owned)
+    );
+}

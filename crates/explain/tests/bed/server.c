@@ -1,0 +1,168 @@
+/*
+ * A server that does what its clients ask, so that a test knows what their requests waited for.
+ *
+ *   server loop      one thread, which serves all connections in turn (poll)
+ *   server prefork   one process for each connection at a time, of one process
+ *   server threads   the loop reads, another thread answers
+ *
+ * It prints its port. A request is a line, `VERB ARGUMENT`, and the answer is a line:
+ *
+ *   hot X       at once
+ *   open PATH   after opening a file and reading its first byte
+ *   lock PATH   after taking the lock of a file, which it gives back
+ *   spin MS     after that much CPU time; the answer is the wall-clock time in nanoseconds beyond it
+ *   sleep MS    after a timer
+ *   large N     with N bytes
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CLIENTS_MAX 64
+
+static long long clock_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void answer(int client, const char *verb, const char *argument) {
+    char text[64] = "done\n", byte;
+    long number = atol(argument);
+    if (!strcmp(verb, "open")) {
+        int file = open(argument, O_RDONLY);
+        if (file < 0 || read(file, &byte, 1) != 1) strcpy(text, "error\n");
+        close(file);
+    } else if (!strcmp(verb, "lock")) {
+        int file = open(argument, O_RDONLY);
+        if (flock(file, LOCK_EX)) strcpy(text, "error\n");
+        close(file);
+    } else if (!strcmp(verb, "spin")) {
+        long long wall = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        long long end = cpu + number * 1000000LL, now;
+        while ((now = clock_ns(CLOCK_THREAD_CPUTIME_ID)) < end) {
+        }
+        snprintf(text, sizeof(text), "%lld\n", clock_ns(CLOCK_MONOTONIC) - wall - (now - cpu));
+    } else if (!strcmp(verb, "sleep")) {
+        usleep(number * 1000);
+    } else if (!strcmp(verb, "large")) {
+        char *bytes = calloc(1, number);
+        for (long sent = 0, more; sent < number; sent += more)
+            if ((more = send(client, bytes + sent, number - sent, MSG_NOSIGNAL)) <= 0) break;
+        free(bytes);
+    }
+    send(client, text, strlen(text), MSG_NOSIGNAL);
+}
+
+/* Reads a line. 0 at the end of the connection. */
+static int receive(int client, char *verb, char *argument) {
+    char line[512];
+    ssize_t bytes = recv(client, line, sizeof(line) - 1, 0);
+    if (bytes <= 0) return 0;
+    line[bytes] = 0;
+    return sscanf(line, "%15s %499s", verb, argument) == 2;
+}
+
+static int serve_one(int client) {
+    char verb[16], argument[500];
+    if (!receive(client, verb, argument)) return 0;
+    answer(client, verb, argument);
+    return 1;
+}
+
+static struct job {
+    int client;
+    char verb[16], argument[500];
+} job;
+static int has_job;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t given = PTHREAD_COND_INITIALIZER;
+
+static void *work(void *unused) {
+    for (;;) {
+        pthread_mutex_lock(&mutex);
+        while (!has_job) pthread_cond_wait(&given, &mutex);
+        struct job mine = job;
+        has_job = 0;
+        pthread_mutex_unlock(&mutex);
+        answer(mine.client, mine.verb, mine.argument);
+    }
+    return unused;
+}
+
+static int pass_on(int client) {
+    struct job next = {.client = client};
+    if (!receive(client, next.verb, next.argument)) return 0;
+    pthread_mutex_lock(&mutex);
+    job = next;
+    has_job = 1;
+    pthread_cond_signal(&given);
+    pthread_mutex_unlock(&mutex);
+    return 1;
+}
+
+static void loop(int listener, int (*serve)(int)) {
+    struct pollfd ready[CLIENTS_MAX] = {{.fd = listener, .events = POLLIN}};
+    int used = 1;
+    for (;;) {
+        poll(ready, used, -1);
+        for (int at = used - 1; at > 0; at--) {
+            if (!ready[at].revents || serve(ready[at].fd)) continue;
+            close(ready[at].fd);
+            ready[at] = ready[--used];
+        }
+        if ((ready[0].revents & POLLIN) && used < CLIENTS_MAX)
+            ready[used++] = (struct pollfd){.fd = accept(listener, 0, 0), .events = POLLIN};
+    }
+}
+
+/* Keeps a connection until its client closes it. */
+static void prefork(int listener) {
+    for (;;) {
+        int client = accept(listener, 0, 0);
+        struct pollfd ready = {.fd = client, .events = POLLIN};
+        do poll(&ready, 1, -1);
+        while (serve_one(client));
+        close(client);
+    }
+}
+
+int main(int count, char **arguments) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof(address);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    bind(listener, (void *)&address, length);
+    listen(listener, 64);
+    getsockname(listener, (void *)&address, &length);
+    printf("%d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    const char *kind = count > 1 ? arguments[1] : "loop";
+    if (!strcmp(kind, "prefork")) {
+        pid_t parent = getpid(), child = fork();
+        if (!child) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (getppid() == parent) prefork(listener);
+            return 0;
+        }
+        waitpid(child, 0, 0);
+    } else if (!strcmp(kind, "threads")) {
+        pthread_t thread;
+        pthread_create(&thread, 0, work, 0);
+        loop(listener, pass_on);
+    } else {
+        loop(listener, serve_one);
+    }
+    return 0;
+}

@@ -1,0 +1,304 @@
+//! Delays of a known kind, and whether they are attributed to it.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use headway_debox::Label;
+use headway_explain::{CauseShare, Phase};
+use headway_test_support::{find_program, skip, wait_until};
+
+use crate::bed::{Bed, Client, assert_adds_up, assert_attributed, time_of};
+use crate::fuse::{LateFilesystem, Operation};
+
+/// Much longer than anything that a busy machine adds.
+const DELAY: Duration = Duration::from_millis(400);
+
+fn late_or_skip(test: &str) -> Option<LateFilesystem> {
+    LateFilesystem::mount(Vec::new())
+        .map_err(|error| skip(test, &error))
+        .ok()
+}
+
+fn sleeps_in(cause: &CauseShare, call: &str) -> bool {
+    cause.doing == "asleep" && cause.call.as_deref() == Some(call)
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
+#[test]
+fn request_waits_unread_while_the_thread_opens_a_file_for_another() {
+    let test = "request_waits_unread_while_the_thread_opens_a_file_for_another";
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    let Some(bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    let (mut slow, mut hot) = (bed.connect(), bed.connect());
+    hot.ask("hot 1");
+    slow.ask("hot 1");
+    late.schedule(&[(Operation::Open, &[DELAY.as_millis() as u64])]);
+    let path = late.path().join("f1");
+    let line = format!("open {}", path.display());
+    let slow = std::thread::spawn(move || {
+        slow.ask(&line);
+        slow
+    });
+    wait_until("the file is being opened", || {
+        late.begun(Operation::Open) > 0
+    });
+    hot.ask("hot 1");
+    let slow = slow.join().expect("it was answered");
+    late.schedule(&[]);
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 4);
+    let own = time_of(&report, |cause| {
+        cause.phase == Phase::Service && sleeps_in(cause, "openat") && !cause.for_others
+    });
+    assert_attributed(own, DELAY, &report);
+    // It came shortly after the other one.
+    let waited = hot.latency.mul_f64(0.95);
+    let cause = |cause: &CauseShare| {
+        cause.phase == Phase::ReceiveQueue && sleeps_in(cause, "openat") && cause.for_others
+    };
+    assert_attributed(time_of(&report, cause), waited, &report);
+    let blocking = report.causes.iter().find(|one| cause(one)).expect("it");
+    assert_eq!(blocking.files[0].path, path.to_str().expect("UTF-8"));
+    assert!(blocking.blocked, "{blocking:?}");
+    assert_adds_up(&report, &[&slow, &hot]);
+    assert!(report.summary.contains("openat"), "{}", report.summary);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn connection_waits_to_be_accepted_while_the_only_process_keeps_another() {
+    let test = "connection_waits_to_be_accepted_while_the_only_process_keeps_another";
+    let Some(bed) = Bed::start(test, "prefork") else {
+        return;
+    };
+    let mut first = bed.connect();
+    first.ask("hot 1");
+    let port = bed.port;
+    let second = std::thread::spawn(move || {
+        let mut second = Client::new(port);
+        second.ask("hot 1");
+        second
+    });
+    std::thread::sleep(DELAY);
+    let first_latency = first.latency;
+    drop(first);
+    let second = second.join().expect("it was answered");
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 2);
+    // The process was idle with the first client.
+    let idle = time_of(&report, |cause| {
+        cause.phase == Phase::AcceptQueue && sleeps_in(cause, "poll")
+    });
+    assert_attributed(idle, second.latency.mul_f64(0.95), &report);
+    let blocked = time_of(&report, |cause| cause.blocked);
+    assert!(
+        blocked * 100 < second.latency.as_nanos() as u64,
+        "{report:#?}"
+    );
+    let parts = time_of(&report, |_| true);
+    assert_attributed(parts, first_latency + second.latency, &report);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn lock_of_a_file_is_named_when_another_process_has_it() {
+    let test = "lock_of_a_file_is_named_when_another_process_has_it";
+    let Some(bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lock");
+    let file = File::create(&path).expect("a file");
+    file.lock().expect("nobody else has it");
+    let mut client = bed.connect();
+    let line = format!("lock {}", path.display());
+    let client = std::thread::spawn(move || {
+        client.ask(&line);
+        client
+    });
+    std::thread::sleep(DELAY);
+    drop(file);
+    let client = client.join().expect("it was answered");
+    let report = bed.report();
+    let locked = time_of(&report, |cause| {
+        cause.phase == Phase::Service && sleeps_in(cause, "flock")
+    });
+    assert_attributed(locked, client.latency.mul_f64(0.95), &report);
+    let cause = (report.causes.iter()).find(|cause| sleeps_in(cause, "flock"));
+    let cause = cause.expect("it");
+    assert_eq!(cause.label, Some(Label::FileLock));
+    assert_eq!(cause.files[0].path, path.to_str().expect("UTF-8"));
+    assert_adds_up(&report, &[&client]);
+}
+
+/// Ends a process with the test.
+struct Hog(std::process::Child);
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Keeps a process on CPU 0.
+fn pin(pid: u32) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    let pid = rustix::process::Pid::from_raw(pid as i32);
+    rustix::thread::sched_setaffinity(pid, &set).expect("a process of ours");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn wait_for_a_cpu_is_what_the_server_itself_measured() {
+    let test = "wait_for_a_cpu_is_what_the_server_itself_measured";
+    let Some(bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    let hog = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .spawn();
+    let hog = Hog(hog.expect("a shell"));
+    pin(bed.pid());
+    pin(hog.0.id());
+    let mut client = bed.connect();
+    let waited_ns: u64 = client.ask("spin 400").parse().expect("a number");
+    drop(hog);
+    let report = bed.report();
+    let runnable = |cause: &CauseShare| cause.phase == Phase::Service && cause.doing == "runnable";
+    let seen = time_of(&report, runnable);
+    assert_attributed(seen, Duration::from_nanos(waited_ns), &report);
+    assert!(
+        seen * 95 <= (waited_ns + 4_000_000) * 100,
+        "{seen} of {waited_ns}"
+    );
+    let running = time_of(&report, |cause| cause.doing == "running");
+    assert_attributed(running, Duration::from_millis(400), &report);
+    assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn thread_which_answers_is_followed_when_another_one_has_read() {
+    let test = "thread_which_answers_is_followed_when_another_one_has_read";
+    let Some(bed) = Bed::start(test, "threads") else {
+        return;
+    };
+    let mut client = bed.connect();
+    client.ask(&format!("sleep {}", DELAY.as_millis()));
+    let report = bed.report();
+    let slept = time_of(&report, |cause| {
+        cause.phase == Phase::Service && cause.label == Some(Label::Timer)
+    });
+    assert_attributed(slept, DELAY, &report);
+    assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn slow_client_is_named_when_it_reads_late() {
+    let test = "slow_client_is_named_when_it_reads_late";
+    let Some(bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    // More than the buffers of both sockets.
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", bed.port)).expect("it listens");
+    std::io::Write::write_all(&mut stream, b"large 50000000\n").expect("sent");
+    std::thread::sleep(DELAY);
+    let mut bytes = vec![0; 50_000_005];
+    std::io::Read::read_exact(&mut stream, &mut bytes).expect("a response");
+    let report = bed.report();
+    let client = time_of(&report, |cause| cause.doing == "client");
+    assert_attributed(client, DELAY.mul_f64(0.95), &report);
+    assert_eq!(time_of(&report, |cause| cause.blocked), 0, "{report:#?}");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn nothing_is_attributed_when_nothing_was_delayed() {
+    let test = "nothing_is_attributed_when_nothing_was_delayed";
+    let Some(bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    let mut clients: Vec<Client> = (0..8).map(|_| bed.connect()).collect();
+    for _ in 0..50 {
+        for client in &mut clients {
+            client.ask("hot 1");
+        }
+    }
+    drop(clients);
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 400);
+    assert_eq!(time_of(&report, |cause| cause.blocked), 0, "{report:#?}");
+    assert!(report.causes.iter().all(|cause| cause.files.is_empty()));
+    assert!(report.ready_events.is_empty(), "the caller adds it");
+}
+
+/// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
+#[test]
+fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
+    let test = "nginx_is_told_to_keep_files_open_when_lookups_are_slow";
+    let Some(nginx) = find_program("nginx") else {
+        return skip(test, "the program nginx");
+    };
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = address.local_addr().expect("an address").port();
+    drop(address);
+    let here = folder.path().display();
+    let configuration = format!(
+        "daemon off; pid {here}/pid; error_log {here}/error.log; worker_processes 1; user root;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log off; client_body_temp_path {here}/b; proxy_temp_path {here}/p;\n\
+         fastcgi_temp_path {here}/f; uwsgi_temp_path {here}/u; scgi_temp_path {here}/s;\n\
+         server {{ listen 127.0.0.1:{port}; root {}; }} }}\n",
+        late.path().display()
+    );
+    let file = folder.path().join("nginx.conf");
+    std::fs::write(&file, configuration).expect("written");
+    let child = Command::new(nginx)
+        .arg("-c")
+        .arg(&file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("nginx starts");
+    wait_until("nginx listens", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let Some(bed) = Bed::of(test, child, port, folder) else {
+        return;
+    };
+    late.schedule(&[(Operation::Lookup, &[DELAY.as_millis() as u64])]);
+    let fetch = move |path: &'static str| {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("sent");
+        let mut response = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut response).expect("a response");
+        assert!(response.starts_with(b"HTTP/1.1 200"), "{path}");
+    };
+    let requests = ["/f1", "/f2"].map(|path| std::thread::spawn(move || fetch(path)));
+    for request in requests {
+        request.join().expect("it was answered");
+    }
+    late.schedule(&[]);
+    let mut report = bed.report();
+    report.server = "nginx".to_owned();
+    report.conclude();
+    assert_eq!(report.requests.answered, 2);
+    // The lookup of each, and the lookup of one for which the other waited.
+    let asleep = time_of(&report, |cause| cause.blocked);
+    assert_attributed(asleep, DELAY * 3, &report);
+    let advice = &report.advice[0];
+    assert!(advice.text.contains("open_file_cache"), "{advice:?}");
+}
