@@ -285,9 +285,9 @@ pub fn ruleset(rules: &Rules) -> Result<Option<OwnedFd>, SandboxError> {
 /// # Errors
 /// [`SandboxError`]. The process should end.
 pub fn confine(rules: &Rules, demand: Demand) -> Result<(), SandboxError> {
-    // Programs have a domain of their own.
     let ruleset = match rules.kind {
-        Kind::Spawner => None,
+        // It signals its programs, which inherit this and need the files and the network.
+        Kind::Spawner => programs_domain().map_err(SandboxError::Landlock)?,
         _ => ruleset(rules)?,
     };
     confine_in(ruleset.as_ref().map(AsFd::as_fd), rules, demand)
