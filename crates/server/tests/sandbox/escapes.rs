@@ -243,7 +243,11 @@ fn network(to: &Targets) -> Vec<Escape<'_>> {
     let socket = |name, family, kind| {
         // ICMP, which a raw socket of the Internet may be for.
         let protocol = i64::from(name == "make a raw socket");
-        escape(name, libc::SYS_socket, [family, Number(kind), Number(protocol)])
+        escape(
+            name,
+            libc::SYS_socket,
+            [family, Number(kind), Number(protocol)],
+        )
     };
     vec![
         harmless(
@@ -403,9 +407,12 @@ fn attempts<'a>(to: &'a Targets, kind: &str) -> Vec<Escape<'a>> {
         // Files are those of its user, and to start programs is what it is for.
         "serve-spawner" => {
             let of_others = ["read the memory", "make a device", "change the root"];
-            let is_of_other = |one: &Escape<'_>| of_others.iter().any(|of| one.name.starts_with(of));
+            let is_of_other =
+                |one: &Escape<'_>| of_others.iter().any(|of| one.name.starts_with(of));
             all.extend(files.into_iter().filter(is_of_other));
-            all.retain(|one| !SPAWNER_MAY.contains(&one.name) && one.name != "make a netlink socket");
+            all.retain(|one| {
+                !SPAWNER_MAY.contains(&one.name) && one.name != "make a netlink socket"
+            });
         }
         _ => {
             all.extend(files);
