@@ -286,8 +286,9 @@ pub fn ruleset(rules: &Rules) -> Result<Option<OwnedFd>, SandboxError> {
 /// [`SandboxError`]. The process should end.
 pub fn confine(rules: &Rules, demand: Demand) -> Result<(), SandboxError> {
     let ruleset = match rules.kind {
-        // It signals its programs, which inherit this and need the files and the network.
-        Kind::Spawner => programs_domain().map_err(SandboxError::Landlock)?,
+        // It ends what a spawner before it has started, and programs, which inherit this, need the files and the
+        // network. They get a domain of their own.
+        Kind::Spawner => None,
         _ => ruleset(rules)?,
     };
     confine_in(ruleset.as_ref().map(AsFd::as_fd), rules, demand)

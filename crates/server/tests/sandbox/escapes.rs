@@ -36,9 +36,11 @@ const ACME_MAY: [&str; 7] = [
 ];
 
 /// What the spawner may do, because the programs which inherit its filter may.
-const SPAWNER_MAY: [&str; 6] = [
-    // Those of its children are also "all".
+const SPAWNER_MAY: [&str; 8] = [
+    // It ends orphans, which a spawner before it may have started. Programs are limited to their own.
     "signal all",
+    "signal the master",
+    "signal a thread of the master",
     "open the master's pidfd",
     // Its user is root in the test, and has no capability.
     "become root",
