@@ -240,6 +240,15 @@ fn entries(
             }
         }
     }
+    let addresses = good.iter().map(|entry| match entry {
+        UpstreamEntry::Address(_) => 1,
+        UpstreamEntry::Name(_, all) => all.len(),
+    });
+    let addresses: usize = addresses.sum();
+    if addresses > UPSTREAMS_MAX {
+        let problem = format!("the names have {addresses} addresses; {UPSTREAMS_MAX} are used");
+        to.warning(key, Some(list.span()), problem);
+    }
     (good.len() == texts.len()).then_some(good)
 }
 

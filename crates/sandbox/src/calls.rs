@@ -36,23 +36,26 @@ pub(crate) struct Allowed {
     pub(crate) conditions: Vec<Condition>,
 }
 
-/// What one argument has to be: some of its bits are a value.
+/// What one argument has to be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Condition {
-    argument: u8,
-    mask: u64,
-    value: u64,
+pub(crate) enum Condition {
+    /// Some of its bits, those of `mask`, are a value.
+    Bits { argument: u8, mask: u64, value: u64 },
+    /// It is not this value.
+    Not { argument: u8, value: u64 },
 }
 
 impl Condition {
     pub(crate) fn compile(self) -> Result<SeccompCondition, BackendError> {
-        let Condition {
-            argument,
-            mask,
-            value,
-        } = self;
-        let masked = SeccompCmpOp::MaskedEq(mask);
-        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, masked, value)
+        let (argument, operation, value) = match self {
+            Condition::Bits {
+                argument,
+                mask,
+                value,
+            } => (argument, SeccompCmpOp::MaskedEq(mask), value),
+            Condition::Not { argument, value } => (argument, SeccompCmpOp::Ne, value),
+        };
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operation, value)
     }
 }
 
@@ -276,6 +279,7 @@ const REFUSED_TO_PROGRAMS: &[i64] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
     libc::SYS_vhangup,
+    libc::SYS_syslog,
 ];
 
 /// All that a process with these rules may call.
@@ -330,18 +334,37 @@ fn connections(rules: &Rules) -> Vec<Allowed> {
                 .collect()
         }
         Connect::Ports(_) => {
-            // The type has flags above these bits.
-            let stream = (1, 0xf, libc::SOCK_STREAM as u64);
             let families = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
-            let families = families.map(|family| (0, u64::MAX, family as u64));
-            let sockets = families.map(|family| when(libc::SYS_socket, &[family, stream]));
-            sockets
-                .into_iter()
-                .chain(any(&[&[libc::SYS_connect]]))
-                .collect()
+            let mut table = sockets(&families, &[libc::SOCK_STREAM]);
+            table.extend(any(&[&[libc::SYS_connect]]));
+            table
         }
-        Connect::Anywhere => any(&[&[libc::SYS_socket, libc::SYS_connect, libc::SYS_bind]]),
+        Connect::Anywhere => {
+            let families = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
+            let mut table = sockets(&families, &[libc::SOCK_STREAM, libc::SOCK_DGRAM]);
+            // The C library asks the kernel for the addresses of this machine.
+            let routes = [
+                (0, u64::MAX, libc::AF_NETLINK as u64),
+                (2, u64::MAX, libc::NETLINK_ROUTE as u64),
+            ];
+            table.push(when(libc::SYS_socket, &routes));
+            table.extend(any(&[&[libc::SYS_connect, libc::SYS_bind]]));
+            table
+        }
     }
+}
+
+/// Sockets of these families and kinds.
+fn sockets(families: &[libc::c_int], kinds: &[libc::c_int]) -> Vec<Allowed> {
+    let pairs = families
+        .iter()
+        .flat_map(|family| kinds.iter().map(move |kind| (*family, *kind)));
+    let socket = |(family, kind): (libc::c_int, libc::c_int)| {
+        // The type has flags above these bits.
+        let conditions = [(0, u64::MAX, family as u64), (1, 0xf, kind as u64)];
+        when(libc::SYS_socket, &conditions)
+    };
+    pairs.map(socket).collect()
 }
 
 /// Calls which look as if the kernel did not have them.
@@ -356,6 +379,14 @@ pub(crate) fn hidden(kind: Kind) -> Vec<Allowed> {
 /// What programs may not call.
 pub(crate) fn refused_to_programs() -> Vec<Allowed> {
     let mut table = any(&[REFUSED_TO_PROGRAMS]);
+    // The limits of others: with limit 0 for descriptors a worker of the same user could not accept.
+    table.push(Allowed {
+        number: libc::SYS_prlimit64,
+        conditions: vec![Condition::Not {
+            argument: 0,
+            value: 0,
+        }],
+    });
     for flag in NAMESPACES {
         let flag = u64::from(flag.cast_unsigned());
         table.push(when(libc::SYS_clone, &[(0, flag, flag)]));
@@ -369,11 +400,13 @@ fn any(groups: &[&[i64]]) -> Vec<Allowed> {
 }
 
 fn when(number: i64, conditions: &[(u8, u64, u64)]) -> Allowed {
-    let conditions = conditions.iter().map(|(argument, mask, value)| Condition {
-        argument: *argument,
-        mask: *mask,
-        value: *value,
-    });
+    let conditions = conditions
+        .iter()
+        .map(|(argument, mask, value)| Condition::Bits {
+            argument: *argument,
+            mask: *mask,
+            value: *value,
+        });
     Allowed {
         number,
         conditions: conditions.collect(),

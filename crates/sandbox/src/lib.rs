@@ -285,8 +285,9 @@ pub fn ruleset(rules: &Rules) -> Result<Option<OwnedFd>, SandboxError> {
 /// # Errors
 /// [`SandboxError`]. The process should end.
 pub fn confine(rules: &Rules, demand: Demand) -> Result<(), SandboxError> {
-    // Programs have a domain of their own.
     let ruleset = match rules.kind {
+        // It ends what a spawner before it has started, and programs, which inherit this, need the files and the
+        // network. They get a domain of their own.
         Kind::Spawner => None,
         _ => ruleset(rules)?,
     };

@@ -17,14 +17,16 @@ use headway_config::{AcmeConfig, LogConfig};
 use headway_control::{Control, ControlError, ToHelper};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::process::lets_others_first;
-use headway_sandbox::{Connect, Demand, Kind, Rules, SandboxError, confine, confine_in, programs_domain};
+use headway_sandbox::{
+    Connect, Demand, Kind, Rules, SandboxError, confine, confine_in, programs_domain,
+};
 use headway_spawner::spawner_main_with;
 use rustix::process::DumpableBehavior;
 
-use crate::extensions::Extensions;
-use crate::worker::{WorkerError, run_worker};
 use crate::confinement::HelperRules;
+use crate::extensions::Extensions;
 use crate::run_helper;
+use crate::worker::{WorkerError, run_worker};
 
 /// Why a child ended before its work was done.
 #[derive(Debug, thiserror::Error)]

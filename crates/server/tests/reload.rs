@@ -14,6 +14,8 @@ use rustix::process::Signal;
 
 use crate::site::*;
 
+mod names;
+
 /// A server whose settings are all in a file.
 struct Reloaded {
     site: Site,

@@ -2,28 +2,32 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
 use headway_sandbox::Support;
+use headway_test_support::disks::Mount;
 use headway_test_support::skip;
 use rustix::process::Signal;
 
 use crate::site::*;
 use crate::tls::tools::Certified;
 
+mod ends;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
 #[cfg(target_arch = "x86_64")]
 mod inject;
 
-/// All kinds but that of the ACME process, which needs an authority.
-const KINDS: [&str; 6] = [
+/// All kinds.
+const KINDS: [&str; 7] = [
     "serve-worker",
     "serve-helper",
     "serve-log",
     "serve-store",
     "serve-spawner",
     "serve-handshakes",
+    "serve-acme",
 ];
 
 /// A site whose server has a process of each of [`KINDS`].
@@ -32,6 +36,8 @@ struct Confined {
     server: Server,
     /// The only port to which a worker may connect.
     upstream: TcpListener,
+    /// An authority which answers nothing, so the ACME process waits for it.
+    _authority: TcpListener,
 }
 
 impl Confined {
@@ -44,15 +50,19 @@ impl Confined {
         }
         site.program("hello", "printf 'Content-Type: text/plain\\n\\nhello'");
         let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+        let authority = TcpListener::bind("127.0.0.1:0").unwrap();
         let text = format!(
             "sandbox = {sandbox:?}\nuser = \"root\"\nlog = {:?}\ntemp-directory = {:?}\npin-max = \"1MiB\"\n\
              tls-listen = \"127.0.0.1:0\"\ntls-certificate = {:?}\ntls-key = {:?}\n\
+             state-directory = {:?}\nacme-hosts = \"a.example\"\nacme-directory = \"https://{}/dir\"\n\
              [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n\
              [[location]]\nprefix = \"/up/\"\nproxy = \"http://{}\"\n",
             site.path("log/access.log"),
             site.path("temporary"),
             site.path("tls.crt"),
             site.path("tls.key"),
+            site.path("state"),
+            authority.local_addr().unwrap(),
             site.path("cgi"),
             upstream.local_addr().unwrap(),
         );
@@ -61,6 +71,7 @@ impl Confined {
             site,
             server,
             upstream,
+            _authority: authority,
         }
     }
 
@@ -146,18 +157,35 @@ grep ^Seccomp: /proc/self/status";
     }
 }
 
-/// The directories that confined processes may read are those of their start.
 #[test]
 fn files_are_served_when_the_root_is_switched_by_a_link_or_by_renames() {
     let site = Site::new();
+    switch_roots(&site, &site.path("current"));
+}
+
+/// Needs: root, to mount a file system
+#[test]
+fn files_are_served_when_the_root_is_switched_by_a_link_which_is_not_followed_without_a_wait() {
+    const NAME: &str =
+        "files_are_served_when_the_root_is_switched_by_a_link_which_is_not_followed_without_a_wait";
+    let mount = match Mount::with_strict_access_times() {
+        Ok(mount) => mount,
+        Err(why) => return skip(NAME, &why),
+    };
+    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    switch_roots(&Site::new(), &mount.path().join("current"));
+}
+
+/// The directories that confined processes may read are those of their start.
+fn switch_roots(site: &Site, link: &Path) {
     let release = |number: u32| {
         for name in ["index.html", "a", "b", "c"] {
             site.file(&format!("{number}/{name}"), &number.to_string(), 0o644);
         }
     };
     (1..=4).for_each(release);
-    let (link, moved) = (site.path("current"), site.path("moved"));
-    symlink(site.path("1"), &link).unwrap();
+    let moved = site.path("moved");
+    symlink(site.path("1"), link).unwrap();
     fs::rename(site.path("4"), &moved).unwrap();
     let text = format!(
         "revalidate = \"50ms\"\nroot = {link:?}\nlisten = \"127.0.0.1:0\"\nstatus = \"127.0.0.1:0\"\nworkers = 1\nsandbox = \"on\"\n\
@@ -175,8 +203,9 @@ fn files_are_served_when_the_root_is_switched_by_a_link_or_by_renames() {
         });
     };
     let switch = |number: u32| {
-        symlink(site.path(&number.to_string()), site.path("next")).unwrap();
-        fs::rename(site.path("next"), &link).unwrap();
+        let next = link.with_file_name("next");
+        symlink(site.path(&number.to_string()), &next).unwrap();
+        fs::rename(next, link).unwrap();
     };
     ["/", "/a"].iter().for_each(|path| says("x", path, "1"));
     for number in [2, 3, 1] {

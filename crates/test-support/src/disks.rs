@@ -50,6 +50,12 @@ impl Mount {
         Mount::new(&["-t", "tmpfs", "-o", &options, "none"])
     }
 
+    /// A file system in memory where each use of a symbolic link is written, so that no link is followed without
+    /// a wait.
+    pub fn with_strict_access_times() -> Result<Mount, String> {
+        Mount::new(&["-t", "tmpfs", "-o", "strictatime,size=1m", "none"])
+    }
+
     fn new(arguments: &[&str]) -> Result<Mount, String> {
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mount_point = directory.path().to_str().ok_or("a path that is no text")?;

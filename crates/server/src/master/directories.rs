@@ -63,7 +63,7 @@ impl OpenDirectories {
         self.helper_looks.set(true);
     }
 
-    /// What a new helper is told, and the ruleset that goes with it, if there is one.
+    /// The order to a new helper, and the ruleset that goes with it, if there is one.
     pub(super) fn order(
         &self,
         config: &Config,

@@ -10,6 +10,7 @@ mod groups;
 mod helpers;
 mod idle;
 mod pinner;
+mod process_limit;
 mod memory;
 mod overlay;
 mod overload;

@@ -28,27 +28,35 @@ pub enum Argument<'a> {
 }
 
 impl Injector {
-    /// Stops a process which waits in a system call.
+    /// Stops a process when it waits in a system call.
     pub fn stop(pid: i32) -> Injector {
+        loop {
+            let injector = Injector::attach(pid);
+            let mut instruction = [0; 2];
+            let at = injector.before.rip - 2;
+            let read = injector.memory.read_exact_at(&mut instruction, at);
+            read.expect("its code");
+            if instruction == INSTRUCTION {
+                return injector;
+            }
+            // It computes.
+            drop(injector);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    fn attach(pid: i32) -> Injector {
         request(libc::PTRACE_ATTACH, pid, 0).expect("attach");
         wait_until_stopped(pid);
         let before = registers(pid);
         let memory = format!("/proc/{pid}/mem");
         let memory = File::options().read(true).write(true).open(memory);
-        let memory = memory.expect("its memory");
-        let mut instruction = [0; 2];
-        let at = before.rip - 2;
-        memory
-            .read_exact_at(&mut instruction, at)
-            .expect("its code");
-        let injector = Injector {
+        Injector {
             pid,
             before,
-            memory,
+            memory: memory.expect("its memory"),
             free: before.rsp - BELOW,
-        };
-        assert_eq!(instruction, INSTRUCTION, "{pid} does not wait in a call");
-        injector
+        }
     }
 
     /// Has it make a call.
