@@ -211,6 +211,15 @@ fn setting_that_makes_the_window_of_a_stream_too_large_is_an_error() {
 }
 
 #[test]
+fn setting_does_not_apply_to_a_stream_whose_window_was_its_error() {
+    let mut raw = Raw::new(&[]);
+    raw.feed(&[post(1), window_update(1, u32::MAX >> 1)].concat());
+    assert_eq!(raw.reset(1), Some(FLOW_CONTROL_ERROR));
+    raw.feed(&settings(&[(INITIAL_WINDOW_SIZE, 70_000)]));
+    assert_eq!(raw.goaway(), None);
+}
+
+#[test]
 fn stream_whose_header_is_too_long_has_ended() {
     let long = block(&[("a", "b".repeat(16_280))]);
     let all = [request_block("POST", "/"), long].concat();

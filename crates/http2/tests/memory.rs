@@ -15,9 +15,13 @@ struct CountingAllocator;
 thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
     static PEAK: Cell<i64> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count(bytes: i64) {
+    if bytes > 0 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
     // A thread that is ending has no counter any more, and is not the one we look at.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
@@ -222,5 +226,50 @@ fn memory_of_a_connection_has_a_limit_for_any_input() {
                 assert!(idle <= 40 << 10, "{idle}");
             }
         }
+    }
+}
+
+/// Allocations of a request and its response, when the client's and our dynamic tables know their headers: the header
+/// in HTTP/1.1, which its request owns. A chunked response needs more, for the data without its framing.
+const REQUEST_ALLOCATIONS: u64 = 1;
+const CHUNKED_ALLOCATIONS: u64 = 2;
+
+#[test]
+fn request_and_its_response_need_one_allocation() {
+    let sized = [
+        &b"HTTP/1.1 200 OK\r\nServer: headway\r\nContent-Length: 500\r\n\r\n"[..],
+        &[b'x'; 500],
+    ];
+    let chunked = [
+        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..],
+        b"5\r\nhello\r\n0\r\n\r\n",
+    ];
+    for (response, more) in [(sized, 0), (chunked, CHUNKED_ALLOCATIONS)] {
+        let mut session = Session::new(Settings {
+            streams_max: 100,
+            header_bytes_max: 16 << 10,
+            scheme: Some("http"),
+        });
+        session.feed(&hello(&[(INITIAL_WINDOW_SIZE, i32::MAX as u32)]));
+        session.feed(&window_update(0, 1 << 30));
+        assert!(session.next_request().is_none());
+        let first = [request_block("GET", "/a"), kept(b"x-a", b"b")].concat();
+        let later = [request_block("GET", "/a"), vec![KEPT_AGAIN]].concat();
+        let mut counts = Vec::new();
+        for number in 0..1000 {
+            let block = if number == 0 { &first } else { &later };
+            let request = frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, block);
+            let before = ALLOCATIONS.get();
+            session.feed(&request);
+            let (head, mut stream) = session.next_request().unwrap();
+            stream.send(&response.map(IoSlice::new)).unwrap();
+            stream.end();
+            drop((head, stream));
+            let count = session.with_output(<[u8]>::len);
+            session.sent(count);
+            counts.push(ALLOCATIONS.get() - before);
+        }
+        let most = counts[500..].iter().max();
+        assert_eq!(most, Some(&(REQUEST_ALLOCATIONS + more)), "{counts:?}");
     }
 }

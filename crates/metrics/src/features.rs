@@ -131,7 +131,7 @@ impl Feature {
                 Feature::Research
             }
             ("Handlers and upstreams", key) => feature_of_handler(key),
-            (_, "loop_longest_handshake_us") => Feature::Tls,
+            (_, "loop_longest_handshake_us" | "loop_longest_crypto_us") => Feature::Tls,
             (_, "loop_longest_upstream_us") => Feature::Handlers,
             _ => return None,
         })

@@ -115,12 +115,13 @@ impl Sender {
 
     fn tick(&mut self, outgoing: &mut Outgoing, ends: &Ends, quantum_bytes: u64) -> Tick {
         let mut counters = Counters::default();
-        let (mut prefetch, mut sealed) = (Vec::new(), Vec::new());
+        let (mut prefetch, mut sealed, mut sealing_ns) = (Vec::new(), Vec::new(), 0);
         let mut context = SendContext {
             tls: self.client.as_mut().map(|client| Sealer {
                 client,
                 buffer: &mut sealed,
                 now_ms: 1,
+                sealing_ns: &mut sealing_ns,
             }),
             stream: None,
             tracer: &self.tracer,

@@ -119,7 +119,14 @@ impl Worker {
     }
 
     fn end_stage(&mut self, stage: Stage) {
-        self.turn.end_stage(stage, self.context.clock.now_us());
+        let (crypto_ns, sending_us) = (
+            std::mem::take(&mut self.context.crypto_ns),
+            std::mem::take(&mut self.context.sending_us),
+        );
+        let now_us = self.context.clock.now_us();
+        self.turn.end_part(Stage::Crypto, crypto_ns / 1000);
+        self.turn.end_part(Stage::Send, sending_us);
+        self.turn.end_stage(stage, now_us);
     }
 
     /// Handles one ready descriptor. Returns `false` if the master is gone and the worker must end.

@@ -2,6 +2,7 @@
 
 pub mod client;
 mod floods;
+mod grpc;
 mod h2spec;
 mod handlers;
 mod limits;

@@ -265,7 +265,8 @@ impl Connection {
         }
         let more = window - self.stream_send_window;
         self.stream_send_window = window;
-        for state in &mut self.streams {
+        // The window of a stream that is reset may be too large: that was its error.
+        for state in self.streams.iter_mut().filter(|state| !state.is_reset) {
             state.send_window += more;
             if state.send_window > frame::WINDOW_BYTES_MAX {
                 return Err(Reason::FlowControl);

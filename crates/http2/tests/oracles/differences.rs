@@ -95,7 +95,7 @@ fn comparable(own: &Outcome, mut other: Outcome) -> Outcome {
     if own.goaway.is_some() && own.goaway == other.goaway {
         other.resets.clone_from(&own.resets);
     }
-    // Nobody reads what a stream has got with its error.
+    // What a stream has got with its error is not used.
     let resets = &own.resets;
     other
         .data

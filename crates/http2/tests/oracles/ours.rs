@@ -113,7 +113,7 @@ fn lines(text: &[u8]) -> Headers {
     all
 }
 
-/// Reads our frames; responses that nobody has asked for are refusals. Returns how many bytes are whole frames.
+/// Reads our frames; responses without an `answer` are refusals. Returns how many bytes are whole frames.
 fn see(output: &[u8], has_answered: bool, outcome: &mut Outcome) -> usize {
     use headway_http2::frame::{ACK, GOAWAY, HEADERS, Header, PING, RST_STREAM, SETTINGS};
     let mut at = 0;

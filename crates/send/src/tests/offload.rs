@@ -82,6 +82,7 @@ fn end_follows_the_data_unsealed() {
         client: &mut client,
         buffer: &mut Vec::new(),
         now_ms: 1,
+        sealing_ns: &mut 0,
     };
     let tracer = Tracer::disabled();
     let sent = send_whole(&ends.server, Some(sealer), None, b"data", true, &tracer);

@@ -74,6 +74,10 @@ pub(super) struct LoopContext {
     pub raw: Vec<u8>,
     /// The buffer in which records are sealed.
     pub sealed: Vec<u8>,
+    /// Time of cryptography in this stage of the turn.
+    pub crypto_ns: u64,
+    /// Time of sending long parts in this stage of the turn, without cryptography.
+    pub sending_us: u64,
     /// The buffer for messages of the handshake process.
     pub handshake_buffer: Vec<u8>,
     /// Connections whose write quantum was used up; they run again after the events of the next
@@ -171,6 +175,8 @@ impl LoopContext {
             scratch: vec![0; 2 * config.max_header_bytes + text_bytes],
             raw: vec![0; if opened.tls.is_some() { RAW_BYTES } else { 0 }],
             sealed: Vec::new(),
+            crypto_ns: 0,
+            sending_us: 0,
             handshake_buffer: Vec::new(),
             tls: opened.tls,
             run_queue: Vec::new(),

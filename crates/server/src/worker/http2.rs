@@ -175,7 +175,9 @@ impl LoopContext {
         let sealed_before = sealed_bytes(connection);
         let sent = multiplexed.session.with_output(|output| match output {
             [] => self.flush_tls(connection).map(|()| 0),
-            output => self.send_now(connection, output, false),
+            output => self.timed_send(output.len() as u64, |context| {
+                context.send_now(connection, output, false)
+            }),
         });
         let sent = match sent {
             Ok(bytes) => Ok(bytes),

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use headway_connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
 use headway_event::Interest;
@@ -11,7 +12,7 @@ use headway_http::{Framing, Method, Reject, Status};
 use headway_http2::Session;
 use headway_metrics::calls::Call;
 use headway_request::Request;
-use headway_tls::Received;
+use headway_tls::{Client, Received};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
@@ -25,6 +26,9 @@ use super::handler::Step;
 pub(super) const LINGER_TIMEOUT_MS: u64 = 2_000;
 /// The most input that a lingering close discards.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
+
+/// Fewer bytes are decrypted without a look at the clock.
+const TIMED_BYTES: usize = 4 << 10;
 
 impl LoopContext {
     /// Answers input that is no request.
@@ -82,7 +86,7 @@ impl LoopContext {
             false => self.receive_bytes(connection, first(&mut raw[kept..], input_max)),
         };
         let opened = match received {
-            Ok(Some(count)) => match client.open(&raw[..kept + count], buffer) {
+            Ok(Some(count)) => match self.open_records(&mut client, &raw[..kept + count], buffer) {
                 Received::Data(count) => Ok(Some(count)),
                 Received::Nothing => Ok(None),
                 Received::End => Err(()),
@@ -105,6 +109,17 @@ impl LoopContext {
             Ok(_) => opened,
             Err(_) => Err(()),
         }
+    }
+
+    /// Opens records. The time of long ones is counted.
+    fn open_records(&mut self, client: &mut Client, raw: &[u8], buffer: &mut [u8]) -> Received {
+        if raw.len() < TIMED_BYTES {
+            return client.open(raw, buffer);
+        }
+        let begun = Instant::now();
+        let received = client.open(raw, buffer);
+        self.crypto_ns += begun.elapsed().as_nanos() as u64;
+        received
     }
 
     /// Receives bytes as they are.

@@ -36,6 +36,9 @@ const SEALED_QUANTUM_BYTES: u64 = 256 << 10;
 /// Shorter responses are always sent at once.
 const LONG_RESPONSE_BYTES: u64 = 64 << 10;
 
+/// Less is sent without a look at the clock.
+const TIMED_BYTES: u64 = 16 << 10;
+
 /// The buffers and caches of the ways to send a file.
 pub(super) struct Sender {
     /// Buffers for chunks of larger files.
@@ -136,9 +139,27 @@ impl LoopContext {
         progress
     }
 
+    /// Counts the time of sending, if this number of bytes is long.
+    pub(super) fn timed_send<T>(&mut self, bytes: u64, send: impl FnOnce(&mut Self) -> T) -> T {
+        if bytes < TIMED_BYTES {
+            return send(self);
+        }
+        let (begun_us, crypto_ns) = (self.clock.now_us(), self.crypto_ns);
+        let result = send(self);
+        let crypto_us = (self.crypto_ns - crypto_ns) / 1000;
+        let elapsed_us = self.clock.now_us().saturating_sub(begun_us);
+        self.sending_us += elapsed_us.saturating_sub(crypto_us);
+        result
+    }
+
     /// Sends as much of the response as possible. A response is counted when its first byte is
     /// sent: until then it can still be replaced by an error.
     pub(super) fn transmit(&mut self, connection: &mut Connection) -> SendProgress {
+        let bytes = connection.outgoing.bytes_left();
+        self.timed_send(bytes, |context| context.transmit_now(connection))
+    }
+
+    fn transmit_now(&mut self, connection: &mut Connection) -> SendProgress {
         let is_first = connection.outgoing.sent_bytes == 0;
         let quantum_bytes = match connection.tls {
             Some(_) => self.config.write_quantum_bytes.min(SEALED_QUANTUM_BYTES),
@@ -154,6 +175,7 @@ impl LoopContext {
                 client,
                 buffer: &mut self.sealed,
                 now_ms: self.now_ms,
+                sealing_ns: &mut self.crypto_ns,
             }),
             stream: connection.stream.as_mut().map(|of| &mut of.stream),
             was_passed: connection.was_passed,

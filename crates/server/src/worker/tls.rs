@@ -14,6 +14,7 @@ mod offload;
 mod handshake_process;
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use headway_config::{Config, Handshakes};
 use headway_connection::{Connection, Phase};
@@ -197,7 +198,9 @@ impl LoopContext {
                     Err(failure) => return self.apply_step(connection, Step::Failed(failure), &[]),
                 };
                 let mut output = Vec::new();
+                let begun = Instant::now();
                 let step = handshake.feed(&input[..whole], &mut output);
+                self.crypto_ns += begun.elapsed().as_nanos() as u64;
                 client.server_name = handshake.server_name().map(Into::into);
                 client.stage = Stage::Inline(handshake);
                 self.apply_step(connection, step, &output)
@@ -319,6 +322,7 @@ impl LoopContext {
             client,
             buffer: &mut self.sealed,
             now_ms: self.now_ms,
+            sealing_ns: &mut self.crypto_ns,
         });
         let stream = connection.stream.as_mut().map(|of| &mut of.stream);
         headway_send::send_whole(

@@ -21,8 +21,12 @@ use super::tokens::{
 pub(super) enum Stage {
     /// Accepts connections.
     Accept,
-    /// Receives requests, looks files up and sends responses.
+    /// Receives requests, looks files up and sends short responses.
     Client,
+    /// Encrypts and decrypts long data, and does handshakes that no other process does.
+    Crypto,
+    /// Sends long data.
+    Send,
     /// Takes connections over whose handshake another process has done.
     Handshake,
     /// Takes the results of helpers, and resumes what waited for them.
@@ -60,6 +64,8 @@ pub(super) struct Turn {
     begun_us: u64,
     /// The end of the last stage.
     now_us: u64,
+    /// Time since then that belongs to parts with a stage of their own.
+    parts_us: u64,
     stages_us: [u64; STAGES],
 }
 
@@ -69,6 +75,7 @@ impl Turn {
         *self = Turn {
             begun_us: now_us,
             now_us,
+            parts_us: 0,
             stages_us: [0; STAGES],
         };
     }
@@ -78,9 +85,17 @@ impl Turn {
         counters.loop_lag_us.record(self.now_us - self.begun_us);
     }
 
+    /// A part of the stage which ends next has taken this time, and counts as a stage of its own.
+    pub(super) fn end_part(&mut self, part: Stage, us: u64) {
+        self.stages_us[part as usize] += us;
+        self.parts_us += us;
+    }
+
     /// A stage has ended.
     pub(super) fn end_stage(&mut self, stage: Stage, now_us: u64) {
-        self.stages_us[stage as usize] += now_us.saturating_sub(self.now_us);
+        let elapsed_us = now_us.saturating_sub(self.now_us);
+        let parts_us = std::mem::take(&mut self.parts_us);
+        self.stages_us[stage as usize] += elapsed_us.saturating_sub(parts_us);
         self.now_us = now_us.max(self.now_us);
     }
 
@@ -91,6 +106,8 @@ impl Turn {
         let longest = [
             (Stage::Accept, &mut counters.loop_longest_accept_us),
             (Stage::Client, &mut counters.loop_longest_client_us),
+            (Stage::Crypto, &mut counters.loop_longest_crypto_us),
+            (Stage::Send, &mut counters.loop_longest_send_us),
             (Stage::Handshake, &mut counters.loop_longest_handshake_us),
             (Stage::Helper, &mut counters.loop_longest_helper_us),
             (Stage::Upstream, &mut counters.loop_longest_upstream_us),
@@ -135,5 +152,15 @@ mod tests {
         turn.end(2_400, &mut counters);
         assert_eq!(counters.loop_longest_accept_us, 490);
         assert_eq!(counters.loop_turn_us.count(), 2);
+        // A part of a stage is not counted twice.
+        turn.begin(3_000);
+        turn.end_part(Stage::Crypto, 300);
+        turn.end_part(Stage::Send, 100);
+        turn.end_stage(Stage::Client, 3_450);
+        turn.end_stage(Stage::Client, 3_460);
+        turn.end(3_460, &mut counters);
+        assert_eq!(counters.loop_longest_crypto_us, 300);
+        assert_eq!(counters.loop_longest_send_us, 100);
+        assert_eq!(counters.loop_longest_client_us, 60);
     }
 }

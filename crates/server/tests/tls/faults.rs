@@ -1,6 +1,9 @@
 //! What fails or waits: the handshake process dies or stops, clients stall or speak something else.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headway_test_support::{is_running, wait_until};
@@ -150,6 +153,81 @@ fn has_a_large_crowd(secured: &Secured) {
     assert_eq!(secured.counter("tls_handshakes_full"), 1 + LARGE_CROWD);
     assert_eq!(waiting(), 0);
     is_well_over_tls(secured);
+}
+
+/// Lets a process run for 2 ms of each 40 ms, until it is dropped.
+struct Slowed {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Slowed {
+    fn new(process: i32) -> Slowed {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = ends.clone();
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                signal(process, Signal::STOP);
+                std::thread::sleep(Duration::from_millis(38));
+                signal(process, Signal::CONT);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Slowed {
+            ends,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Clients of the crowd which are served while the process is slow.
+const SERVED_LATE: usize = 30;
+
+#[test]
+fn slow_handshake_process_delays_only_handshakes() {
+    let secured = Secured::start("tls-handshake-timeout = \"5m\"");
+    let mut established = VERSIONS.map(|version| secured.connect(version));
+    for stream in &mut established {
+        ask(stream, "/file.txt");
+    }
+    let process = secured.process(PROCESS);
+    let slowed = Slowed::new(process);
+    let version = |at| VERSIONS[at as usize % 2];
+    let mut crowd: Vec<_> = (0..LARGE_CROWD)
+        .map(|at| secured.connect(version(at)))
+        .collect();
+    crowd.iter_mut().for_each(begin);
+    let waiting = || secured.counter("tls_handshakes_waiting");
+    let done = || secured.counter("tls_handshakes_full") + secured.counter("timeouts_handshake");
+    for stream in &mut crowd[..SERVED_LATE] {
+        // The queue has its limit, and established connections do not wait in it.
+        assert!(waiting() < 300, "{}", waiting());
+        for stream in &mut established {
+            assert_eq!(ask(stream, "/file.txt").text(), "a file\n");
+        }
+        assert_eq!(ask(stream, "/file.txt").text(), "a file\n");
+    }
+    let served = SERVED_LATE as u64 + 2;
+    assert!(
+        (served..LARGE_CROWD).contains(&done()),
+        "{} are done",
+        done()
+    );
+    drop(slowed);
+    for stream in &mut crowd[SERVED_LATE..] {
+        assert_eq!(ask(stream, "/file.txt").text(), "a file\n");
+    }
+    assert_eq!(secured.counter("tls_handshakes_full"), 2 + LARGE_CROWD);
+    assert_eq!(secured.counter("timeouts_handshake"), 0);
+    assert_eq!(secured.process(PROCESS), process);
+    is_well_over_tls(&secured);
 }
 
 #[test]

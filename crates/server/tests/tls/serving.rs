@@ -46,6 +46,28 @@ fn files_arrive_whole_with_every_event_mechanism_and_version() {
     }
 }
 
+#[test]
+fn encryption_and_sending_are_stages_of_a_turn() {
+    let secured = Secured::start_with(site(), 1, "");
+    let longest = || {
+        ["crypto", "send", "client"]
+            .map(|stage| secured.counter(&format!("loop_longest_{stage}_us")))
+    };
+    let mut stream = secured.connect(&TLS13);
+    ask(&mut stream, "/file.txt");
+    let [crypto, sending, client] = longest();
+    assert_eq!((crypto, sending), (0, 0), "{client}");
+    assert!(ask(&mut stream, "/large").body == contents(LARGE));
+    let [crypto, sending, _] = longest();
+    assert!(crypto > 0 && sending > 0, "{crypto} {sending}");
+    let metrics = headway_test_support::server::get(&secured.server.status, "/metrics").2;
+    assert!(
+        metrics.contains("headway_loop_stage_longest_seconds{stage=\"crypto\"} 0.0"),
+        "{metrics}"
+    );
+    is_well_over_tls(&secured);
+}
+
 fn has_io_uring() -> bool {
     let tried = Events::new(Mechanism::IoUring);
     if let Err(error) = &tried {
