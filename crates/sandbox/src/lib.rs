@@ -52,6 +52,8 @@ pub enum Kind {
     Handshakes,
     /// Orders certificates.
     Acme,
+    /// Sends spans to a collector.
+    Spans,
     /// Starts programs. They inherit what it may do.
     Spawner,
 }
@@ -175,6 +177,14 @@ impl Rules {
             read: Some(read.chain(certificates.map(Path::to_owned)).collect()),
             connect: Connect::Anywhere,
             ..Rules::of(Kind::Acme)
+        }
+    }
+
+    /// The span process: it connects to a collector as the ACME process does to an authority.
+    pub fn of_spans(certificates: Option<&Path>) -> Rules {
+        Rules {
+            kind: Kind::Spans,
+            ..Rules::of_acme(certificates)
         }
     }
 }

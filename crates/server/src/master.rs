@@ -7,15 +7,13 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use headway_base::format::printable;
 use headway_config::{Config, SendMethod};
 use headway_control::{FromWorker, Packet, Received, ToWorker};
 use headway_files::Residency;
@@ -28,6 +26,7 @@ mod children;
 mod collector;
 mod companions;
 mod error;
+mod error_log;
 mod inherited;
 mod listeners;
 mod log;
@@ -38,6 +37,7 @@ mod reload;
 mod service;
 mod shared;
 mod signals;
+mod spans;
 mod spawn;
 mod status_page;
 mod stopping;
@@ -60,6 +60,7 @@ pub use upgrade::rehearse_upgrade;
 use acme::Acme;
 use collector::Collector;
 use companions::Companions;
+use error_log::{log_error, log_info, log_of, log_warn};
 use listeners::Listeners;
 use log::Log;
 use names::Resolver;
@@ -67,6 +68,7 @@ use predecessors::Predecessors;
 use reload::{Generation, Reload};
 use service::Service;
 use signals::Signals;
+use spans::Spans;
 use status_page::StatusPage;
 use stopping::Stopping;
 use store::Store;
@@ -152,6 +154,8 @@ struct Master<'r> {
     log: Option<Log>,
     /// Orders certificates.
     acme: Option<Acme>,
+    /// Sends spans to a collector.
+    spans: Option<Spans>,
     /// Those that workers still write to which a reload has replaced.
     retired_logs: Vec<Log>,
     /// Processes that a reload has replaced, and which end by themselves.
@@ -183,6 +187,7 @@ enum MasterEvent {
     Log,
     Store,
     Acme,
+    Spans,
     Worker(usize),
     Predecessor(usize),
 }
@@ -191,7 +196,7 @@ enum MasterEvent {
 fn choose_send_method(config: &mut Config) {
     if config.send == SendMethod::Auto && Residency::detect().name() != "cachestat" {
         config.send = SendMethod::Copy;
-        log_line("cachestat(2) needs Linux 6.5; send = \"auto\" copies");
+        log_warn("cachestat(2) needs Linux 6.5; send = \"auto\" copies");
     }
 }
 
@@ -207,6 +212,7 @@ impl<'r> Master<'r> {
         inherited::begin();
         let listeners = Listeners::start(&mut inherited.borrow_mut(), &mut config)?;
         let (mut collector, requester) = Collector::new().map_err(system("wake pipe"))?;
+        error_log::configure(config.error_log);
         let status = match config.status {
             None => None,
             Some(wanted) => Some(StatusPage::start(wanted, &inherited.borrow(), requester)?),
@@ -223,6 +229,7 @@ impl<'r> Master<'r> {
         let log = Log::start_of(&current)?;
         let resolver = Resolver::start(&current.config).map_err(system("resolver thread"))?;
         let listen = listeners.shown();
+        let spans = Spans::of(&current.config);
         let mut master = Master {
             signals,
             service: Service::new(),
@@ -237,6 +244,7 @@ impl<'r> Master<'r> {
             renewals: Renewals::new(),
             log,
             acme,
+            spans,
             retired_logs: Vec::new(),
             ending: Vec::new(),
             store,
@@ -279,6 +287,7 @@ impl<'r> Master<'r> {
                 MasterEvent::Log => self.read_log(),
                 MasterEvent::Store => self.read_store(),
                 MasterEvent::Acme => self.read_acme(),
+                MasterEvent::Spans => self.read_spans(),
                 MasterEvent::Worker(number) => self.read_worker(number),
                 MasterEvent::Predecessor(place) => self.read_predecessor(place),
             }
@@ -369,6 +378,9 @@ impl<'r> Master<'r> {
         if let Some(control) = self.acme.as_ref().and_then(Acme::control) {
             watched.push((MasterEvent::Acme, control.as_fd(), PollFlags::IN));
         }
+        if let Some(control) = self.spans.as_ref().and_then(Spans::control) {
+            watched.push((MasterEvent::Spans, control.as_fd(), PollFlags::IN));
+        }
         for (number, slot) in self.slots.iter().enumerate() {
             if let Some((fd, wants_room)) = slot.running.as_ref().and_then(|one| one.interest()) {
                 let room = if wants_room {
@@ -390,6 +402,7 @@ impl<'r> Master<'r> {
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let store = self.store.iter().filter_map(|store| store.restart_at);
         let acme = self.acme_deadline();
+        let spans = self.spans.iter().filter_map(|spans| spans.restart_at);
         let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),
@@ -399,6 +412,7 @@ impl<'r> Master<'r> {
             .chain(log)
             .chain(store)
             .chain(acme)
+            .chain(spans)
             .chain(stop)
             .chain(watchdog)
             .chain(self.collector.deadline())
@@ -448,7 +462,7 @@ impl<'r> Master<'r> {
                 Err(error) => {
                     running.cut(true);
                     let worker = self.slots[number].number();
-                    return log_line(format_args!("worker {worker}: {error}; replacing it"));
+                    return log_error(format_args!("worker {worker}: {error}; replacing it"));
                 }
             }
         }
@@ -468,7 +482,7 @@ impl<'r> Master<'r> {
             FromWorker::WantHelpers { count } => {
                 if let Err(error) = self.spawn_helpers(number, count) {
                     let worker = self.slots[number].number();
-                    log_line(format_args!("{error}; worker {worker} will retry"));
+                    log_error(format_args!("{error}; worker {worker} will retry"));
                 }
             }
             FromWorker::Snapshot { id, snapshot } => {
@@ -476,9 +490,15 @@ impl<'r> Master<'r> {
                 self.collector.answered(number, id);
             }
             FromWorker::AcceptPending => self.notify_others(number),
-            FromWorker::Notice { text } => {
-                let worker = self.slots[number].number();
-                log_line(format_args!("worker {worker}: {text}"));
+            FromWorker::Notice {
+                level,
+                text,
+                request,
+            } => {
+                let slot = &self.slots[number];
+                let process = format!("worker {}", slot.number());
+                let request = request.map(|request| *request);
+                log_of(&process, slot.pid(), (level, &text), request);
             }
             // Every message is a sign of progress.
             FromWorker::Pong | FromWorker::Drained => {}
@@ -505,7 +525,7 @@ impl<'r> Master<'r> {
                 && let Err(error) = self.spawn_worker(number)
             {
                 let worker = self.slots[number].number();
-                log_line(format_args!("worker {worker}: {error}; retrying"));
+                log_error(format_args!("worker {worker}: {error}; retrying"));
                 self.slots[number].died(now);
             }
         }
@@ -527,6 +547,7 @@ impl<'r> Master<'r> {
         if restarted {
             self.send_log_sockets();
         }
+        self.start_spans(now);
     }
 }
 
@@ -541,10 +562,4 @@ fn timespec(duration: Duration) -> Timespec {
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> MasterError {
     move |error| MasterError::System { what, error }
-}
-
-/// Writes one line to standard error, and ignores errors.
-#[expect(clippy::disallowed_methods, reason = "the master may wait")]
-fn log_line(what: impl Display) {
-    let _ = writeln!(io::stderr(), "headway: {}", printable(&what.to_string()));
 }
