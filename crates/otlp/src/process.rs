@@ -156,7 +156,7 @@ impl Process {
         Ok(())
     }
 
-    /// Tells the master what became of spans. If its channel is full, they are told later.
+    /// Reports to the master what became of spans, later if its channel is full.
     fn report(&self) {
         let Some(control) = &self.control else { return };
         let Done {

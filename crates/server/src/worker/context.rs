@@ -20,7 +20,7 @@ use headway_gateway::{ALL_56, TraceContext};
 use headway_http::{Head, HeadLimits};
 use headway_lookup::{LookupContext, VirtualHosts};
 use headway_metrics::calls::{Call, Tracer};
-use headway_metrics::{Counters, RequestDurations, Snapshot};
+use headway_metrics::{Counters, RequestDurations, RequestStage, Snapshot};
 use headway_request::{Entry, Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
@@ -371,6 +371,15 @@ impl LoopContext {
             true => connection.header_since_us,
             false => self.now_us,
         }
+    }
+
+    /// The response of a request begins. What could not be parsed has been in no stage before.
+    pub fn enter_send(&self, connection: &mut Connection, request: &Request) {
+        let now_us = self.clock.now_us();
+        if !request.is_parsed() {
+            connection.stages.begin(now_us);
+        }
+        connection.stages.enter(RequestStage::Send, now_us);
     }
 
     /// Accounts for a response that was just finished or aborted: its duration and its log line.

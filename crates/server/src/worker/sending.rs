@@ -11,8 +11,8 @@ use headway_connection::{Connection, Next, Phase};
 use headway_event::Interest;
 use headway_files::{CHUNK_BYTES, Failure, Full, OpenFile, PREFETCH_BYTES};
 use headway_http::{Framing, Status};
+use headway_metrics::Counters;
 use headway_metrics::calls::Call;
-use headway_metrics::{Counters, RequestStage};
 use headway_request::{Outgoing, Request};
 use headway_respond::ResponseContext;
 use headway_send::{ChunkPool, Sealer, SendContext, SendFiles, SendProgress};
@@ -116,9 +116,7 @@ impl LoopContext {
     ) -> Next {
         connection.outgoing = outgoing;
         connection.outgoing.method = request.method;
-        connection
-            .stages
-            .enter(RequestStage::Send, self.clock.now_us());
+        self.enter_send(connection, &request);
         let progress = match self.config.research.eager_write {
             true => self.transmit_in_round(connection),
             false => SendProgress::SocketFull,
@@ -561,6 +559,7 @@ impl LoopContext {
         let host = self.hosts.get(request.virtual_host);
         connection.outgoing = headway_respond::error(&context, status, Some(host), None);
         connection.outgoing.method = request.method;
+        self.enter_send(connection, request);
     }
 }
 
