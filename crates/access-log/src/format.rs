@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
+use headway_base::civil::{Civil, iso_ms};
 use headway_config::{LogField, LogFormat, LogPart, UNIX_CLIENT};
 
 /// Longest part of a target, referer or user agent that is logged, so that a line fits in a packet
@@ -166,13 +167,7 @@ impl LogLine<'_> {
 
     /// As ISO 8601 has it, in UTC.
     fn time(&self, out: &mut Vec<u8>) {
-        let time = Civil::from_unix(self.time_ms / 1000);
-        let (year, month, day) = (time.year, time.month, time.day);
-        let milliseconds = self.time_ms % 1000;
-        put(
-            out,
-            format_args!("{year:04}-{month:02}-{day:02}T{time}.{milliseconds:03}Z"),
-        );
+        put(out, format_args!("{}", iso_ms(self.time_ms)));
     }
 
     fn json(&self, out: &mut Vec<u8>) {
@@ -223,52 +218,6 @@ fn non_empty(value: &[u8]) -> &[u8] {
 const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
-
-/// A date and time in UTC; displays as `hh:mm:ss`.
-struct Civil {
-    year: u64,
-    month: u8,
-    day: u8,
-    second_of_day: u64,
-}
-
-impl Civil {
-    /// The Gregorian calendar counted in years that begin in March, so that the leap day is last.
-    fn from_unix(seconds: u64) -> Civil {
-        let days = seconds / 86_400 + 719_468;
-        let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let leaps = day_of_era / 1460 + day_of_era / 146_096;
-        let year_of_era = (day_of_era + day_of_era / 36_524 - leaps) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let march_month = (5 * day_of_year + 2) / 153;
-        let day = (day_of_year - (153 * march_month + 2) / 5 + 1) as u8;
-        let month = (if march_month < 10 {
-            march_month + 3
-        } else {
-            march_month - 9
-        }) as u8;
-        let year = era * 400 + year_of_era + u64::from(month <= 2);
-        Civil {
-            year,
-            month,
-            day,
-            second_of_day: seconds % 86_400,
-        }
-    }
-}
-
-impl std::fmt::Display for Civil {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let second = self.second_of_day;
-        write!(
-            out,
-            "{:02}:{:02}:{:02}",
-            second / 3600,
-            second / 60 % 60,
-            second % 60
-        )
-    }
-}
 
 fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     // Writing to a Vec cannot fail.

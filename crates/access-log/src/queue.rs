@@ -65,6 +65,12 @@ pub struct LogQueue {
     dropped: u64,
 }
 
+impl Default for LogQueue {
+    fn default() -> LogQueue {
+        LogQueue::new(LogFormat::default())
+    }
+}
+
 impl LogQueue {
     /// An empty queue for the first file of the log.
     pub fn new(format: LogFormat) -> LogQueue {
@@ -89,6 +95,17 @@ impl LogQueue {
     pub fn push(&mut self, line: &LogLine<'_>, now_ms: u64) {
         let before = self.pending.len();
         line.write(&self.format, &mut self.pending);
+        self.pushed(before, now_ms);
+    }
+
+    /// The same with a line that `write` appends, with its newline. It has to fit in a packet.
+    pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>), now_ms: u64) {
+        let before = self.pending.len();
+        write(&mut self.pending);
+        self.pushed(before, now_ms);
+    }
+
+    fn pushed(&mut self, before: usize, now_ms: u64) {
         if self.pending.len() > PENDING_BYTES_MAX {
             self.pending.truncate(before);
             self.dropped += 1;

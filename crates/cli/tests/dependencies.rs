@@ -77,6 +77,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "http2",
             "tls",
             "acme",
+            "otlp",
             "event",
             "debox",
             "os",
@@ -99,13 +100,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "connection",
         &[
-            "embedded", "event", "files", "gateway", "http", "http2", "request", "tls",
+            "embedded", "event", "files", "gateway", "http", "http2", "metrics", "request", "tls",
         ],
     ),
     // What a connection speaks besides HTTP/1.1 in the clear; without sockets of clients.
     ("tls", &["os"]),
     // Certificates for it, from an authority.
-    ("acme", &["config", "control", "http", "tls"]),
+    ("acme", &["config", "control", "http", "http-client", "tls"]),
+    // Spans for a collector.
+    ("otlp", &["access-log", "config", "control", "http-client"]),
+    // Requests of processes that may wait.
+    ("http-client", &[]),
     ("http2", &["http"]),
     // What the stages share.
     ("request", &["files", "gateway", "http", "metrics"]),

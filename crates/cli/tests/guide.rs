@@ -97,6 +97,7 @@ pages! {
     howto_single_page_app_works_when_pasted: "docs/src/howto/single-page-app.md",
     howto_status_page_works_when_pasted: "docs/src/howto/status-page.md",
     howto_systemd_works_when_pasted: "docs/src/howto/systemd.md",
+    howto_trace_requests_works_when_pasted: "docs/src/howto/trace-requests.md",
     howto_virtual_hosts_works_when_pasted: "docs/src/howto/virtual-hosts.md",
 }
 

@@ -16,8 +16,8 @@ use super::research::{Defaults, ResearchConfig};
 use super::settings::Settings;
 use super::units::{Helpers, Millis};
 use super::{
-    Config, HelperBackend, cors, headers, hosts, listen, locations, logs, memory, networks, tls,
-    users,
+    Config, ErrorLog, HelperBackend, cors, headers, host_listeners, hosts, listen, locations, logs,
+    memory, networks, otlp, tls, users,
 };
 
 /// Default limit on connections per worker.
@@ -57,10 +57,12 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let files = FileLimits::new(from, &defaults, machine, response_cache_max_bytes, to);
     let (listen, first_tls) = listen::listen(from, to);
     let unix_rights = listen::unix_rights(from, &listen, to);
+    host_listeners::check(from, &hosts, (&listen, first_tls), to);
     let acme = acme::acme(from, first_tls, to);
-    let tls = tls::tls(from, (first_tls, &hosts, acme.as_ref()), to);
+    let tls = tls::tls(from, (&listen[..first_tls], &hosts, acme.as_ref()), to);
     hosts.extend(acme.as_ref().map(AcmeConfig::challenge_host));
     let log = logs::logs(from, &hosts, to);
+    let otlp = otlp::otlp(from, to);
     Config {
         tls,
         acme,
@@ -125,7 +127,14 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         cors: cors::rules(&from.cors, to),
         mime_types: headers::mime_types(from, to),
         log,
-        trace_context: value(&from.trace_context).unwrap_or(false),
+        error_log: ErrorLog {
+            level: value(&from.error_log_level).unwrap_or_default(),
+            format: value(&from.error_log_format).unwrap_or_default(),
+        },
+        // Spans need it.
+        trace_context: value(&from.trace_context).unwrap_or(otlp.is_some()),
+        otlp,
+        server_timing: value(&from.server_timing).unwrap_or(false),
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
         research,

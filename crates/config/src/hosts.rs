@@ -1,9 +1,10 @@
 //! Virtual hosts: the document root of each host name.
 //!
 //! A root at the top level (or the argument DIR) makes a default host without a name, which comes
-//! first. Otherwise the first `[[host]]` is the default.
+//! first. Otherwise the first `[[host]]` is the default. Which hosts are served at which address is checked
+//! in `host_listeners`, once the addresses are known.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use super::error::Findings;
@@ -11,7 +12,8 @@ use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
 use super::{
-    Access, Fallback, HandlerConfig, Host, Location, canonical, cors, headers, locations, logs, tls,
+    Access, Fallback, HandlerConfig, Host, Location, canonical, cors, headers, host_listeners,
+    locations, logs, tls,
 };
 use crate::extensions::KnownApplications;
 
@@ -39,10 +41,6 @@ pub(super) fn hosts(
     for settings in written {
         let settings_place = Some(settings.span());
         let settings = settings.get_ref();
-        if settings.names.is_none() && !hosts.is_empty() && !settings.has_faults {
-            let problem = "a host without names is never used: only the first host is the default";
-            to.usage_error("host", settings_place.clone(), problem.into());
-        }
         if settings.root.is_none() {
             if !settings.has_faults {
                 let problem = "a host needs a document root: root = \"/srv/www\"";
@@ -53,7 +51,6 @@ pub(super) fn hosts(
         let host = host("host.", settings, &top, from, applications, to);
         hosts.extend(canonical::divide(host, settings, known, to));
     }
-    check_distinct_names(&hosts, from, to);
     hosts
 }
 
@@ -77,6 +74,7 @@ fn host(
     let fallback = fallback(own, top, (&locations, clean_urls), to);
     Host {
         names: names(own, to),
+        listen: host_listeners::written(&key("listen"), &own.listen, to),
         canonical: None,
         aliases: Vec::new(),
         is_alias: false,
@@ -212,24 +210,6 @@ fn names(own: &HostSettings, to: &mut Findings<'_>) -> Vec<String> {
         }
     }
     names
-}
-
-fn check_distinct_names(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
-    let mut seen = BTreeSet::new();
-    for name in hosts.iter().flat_map(|host| &host.names) {
-        if !seen.insert(name) {
-            let again = tables(&from.host).iter().rev().find_map(|host| {
-                let names = host.get_ref().names.as_ref()?;
-                let same = |other: &String| other.eq_ignore_ascii_case(name);
-                names.get_ref().0.iter().any(same).then(|| names.span())
-            });
-            to.usage_error(
-                "host.names",
-                again,
-                format!("`{name}` is the name of two hosts"),
-            );
-        }
-    }
 }
 
 fn index_names(names: &[String], position: Option<std::ops::Range<usize>>, to: &mut Findings<'_>) {

@@ -25,6 +25,7 @@ pub mod value;
 pub mod research;
 mod endpoint;
 mod error;
+mod error_log;
 mod fallback;
 mod extensions;
 mod listen;
@@ -33,6 +34,7 @@ mod log_format;
 mod logs;
 mod memory;
 mod networks;
+mod otlp;
 mod ranges;
 mod redirect;
 mod strategy;
@@ -44,6 +46,7 @@ mod canonical;
 mod check;
 mod cors;
 mod files;
+mod host_listeners;
 mod hosts;
 mod handlers;
 mod locations;
@@ -65,6 +68,7 @@ pub use cors::CorsRule;
 pub use endpoint::{Endpoint, FileMode, UnixRights};
 use error::PlacedFile;
 pub use error::{ConfigError, ConfigFile};
+pub use error_log::{ErrorFormat, ErrorLevel, ErrorLog};
 pub use extensions::{KnownApplications, KnownExtensions, ResearchTable};
 pub use fallback::Fallback;
 pub use files::{EtagSource, Symlinks};
@@ -76,6 +80,7 @@ pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
 pub use logs::{LogConfig, LogFile};
 pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
 pub use networks::{Access, Network, Networks, TrustedProxies};
+pub use otlp::{OtlpConfig, Percent};
 pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
 pub use settings::Settings;
@@ -221,9 +226,18 @@ pub struct Config {
     pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
     pub log: Option<LogConfig>,
+    /// Which messages go to standard error.
+    #[serde(default)]
+    pub error_log: ErrorLog,
     /// Whether each request has an ID and a trace, which handlers get.
     #[serde(default)]
     pub trace_context: bool,
+    /// Where spans of requests go; `None` makes none.
+    #[serde(default)]
+    pub otlp: Option<OtlpConfig>,
+    /// Whether responses say how long the request was in each stage.
+    #[serde(default)]
+    pub server_timing: bool,
     /// Address of the status page; `None` serves none.
     pub status: Option<SocketAddr>,
     /// Whether workers record their own system calls.
@@ -375,6 +389,9 @@ impl Config {
 pub struct Host {
     /// Lower-case names, `a.example` or `*.example`; empty for a default host without a name.
     pub names: Vec<String>,
+    /// The addresses at which it is served, some of [`Config::listen`]; empty for all.
+    #[serde(default)]
+    pub listen: Vec<Endpoint>,
     /// The name, perhaps with scheme and port, to which its other names redirect.
     #[serde(default)]
     pub canonical: Option<String>,

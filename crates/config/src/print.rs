@@ -7,8 +7,8 @@ use super::units::{AcceptBatch, Bytes, Millis};
 use super::variables;
 use super::{
     Access, AcmeConfig, Cgi, ClientCertificate, Config, CorsRule, HandlerConfig, HeaderAction,
-    HeaderRule, HelperBackend, Host, Location, PathMatch, Protocol, ResearchConfig, TlsConfig,
-    TlsIdentity, TlsVersion, UpstreamEntry, Upstreams,
+    HeaderRule, HelperBackend, Host, Location, OtlpConfig, PathMatch, Protocol, ResearchConfig,
+    TlsConfig, TlsIdentity, TlsVersion, UpstreamEntry, Upstreams,
 };
 
 impl Config {
@@ -198,7 +198,13 @@ impl Config {
             writeln!(out, "log = {}", quoted(log.path.display()))?;
             writeln!(out, "log-format = {}", quoted(&log.format))?;
         }
+        writeln!(out, "error-log-level = \"{}\"", self.error_log.level)?;
+        writeln!(out, "error-log-format = \"{}\"", self.error_log.format)?;
         writeln!(out, "trace-context = {}", self.trace_context)?;
+        if let Some(otlp) = &self.otlp {
+            write_otlp(out, otlp)?;
+        }
+        writeln!(out, "server-timing = {}", self.server_timing)?;
         if let Some(status) = self.status {
             writeln!(out, "status = \"{status}\"")?;
         }
@@ -222,6 +228,19 @@ impl Config {
         (self.cors.iter()).try_for_each(|rule| write_cors_rule(out, "cors", rule))?;
         let mut written = self.sites().iter().filter(|host| !host.is_alias);
         written.try_for_each(|host| write_host(out, host))
+    }
+}
+
+fn write_otlp(out: &mut String, otlp: &OtlpConfig) -> fmt::Result {
+    writeln!(out, "otlp-endpoint = {}", quoted(&otlp.endpoint))?;
+    writeln!(out, "otlp-sampling = \"{}\"", otlp.sampling)?;
+    writeln!(out, "otlp-service-name = {}", quoted(&otlp.service_name))?;
+    let header = |(name, value): &(String, String)| format!("{} = {}", key(name), quoted(value));
+    let headers: Vec<String> = otlp.headers.iter().map(header).collect();
+    writeln!(out, "otlp-headers = {{ {} }}", headers.join(", "))?;
+    match &otlp.authorities {
+        Some(authorities) => writeln!(out, "otlp-ca = {}", quoted(authorities.display())),
+        None => Ok(()),
     }
 }
 
@@ -325,6 +344,9 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     if !host.names.is_empty() {
         let names = host.names.iter().chain(&host.aliases);
         writeln!(out, "names = {}", list(names))?;
+    }
+    if !host.listen.is_empty() {
+        writeln!(out, "listen = {}", list(host.listen.iter()))?;
     }
     if let Some(canonical) = &host.canonical {
         writeln!(out, "canonical = {}", quoted(canonical))?;

@@ -15,13 +15,14 @@ use super::keys::{Key, Setting, Table, Tables, Topic, Twice, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
 use super::{
-    AcmeChallenge, CipherSuite, ClientCertificate, EarlyReject, Endpoint, EtagSource, Fallback,
-    FileMode, Handshakes, ListenerMode, LogFormat, Network, Offload, Sandbox, SendMethod, Symlinks,
-    TlsVersion,
+    AcmeChallenge, CipherSuite, ClientCertificate, EarlyReject, Endpoint, ErrorFormat, ErrorLevel,
+    EtagSource, Fallback, FileMode, Handshakes, ListenerMode, LogFormat, Network, Offload, Percent,
+    Sandbox, SendMethod, Symlinks, TlsVersion,
 };
 use crate::extensions::KnownExtensions;
 use crate::research::ResearchSettings;
 
+mod anchor;
 mod host;
 mod location;
 
@@ -369,11 +370,34 @@ table! {
         /// and with trace-context: trace-id, request-id.
         /// `{{` is a brace.
         log_format: LogFormat, Logs, "combined", "\"json\"";
+        /// Least serious messages to write to standard error: error, warn, info or debug.
+        ///
+        /// debug has a line for each request. A line about a request has its ID, with trace-context.
+        error_log_level: ErrorLevel, Logs, "info", "\"warn\"";
+        /// Form of these messages: text or json.
+        error_log_format: ErrorFormat, Logs, "text", "\"json\"";
         /// Give each request an ID, and pass it on in traceparent (W3C) and X-Request-Id.
         ///
         /// Programs and upstreams get both. A valid traceparent of the client is continued.
         /// Direct handlers read the client's own request.
         trace_context: bool, Logs, "false", "true";
+        /// URL of an OpenTelemetry collector to which spans of requests are sent (OTLP over HTTP, as JSON).
+        ///
+        /// /v1/traces is added if it is missing. Each request then has a trace (trace-context). A process of its own
+        /// sends spans. What the collector does not take in time is dropped.
+        otlp_endpoint: String, Logs, "no spans", "\"http://127.0.0.1:4318\"";
+        /// Part of the requests to make spans of, unless the client's traceparent decides.
+        otlp_sampling: Percent, Logs, "100%", "\"10%\"";
+        /// Name of the service in spans.
+        otlp_service_name: String, Logs, "headway", "\"shop\"";
+        /// Headers of requests to the collector.
+        otlp_headers: BTreeMap<String, String>, Logs, "none", "{ X-Api-Key = \"secret\" }";
+        /// Certificates in PEM of the authorities that are trusted for an https collector.
+        otlp_ca: PathBuf, Logs, "those of the system", "\"/etc/headway/ca.pem\"";
+        /// Add a Server-Timing header to responses: milliseconds in queue, lookup and upstream.
+        ///
+        /// Browsers show it. Responses of the response cache are then made for each request.
+        server_timing: bool, Logs, "false", "true";
         /// Address of the status page and metrics.
         ///
         /// 9090 means http://127.0.0.1:9090/status and /metrics.
@@ -496,63 +520,5 @@ impl Settings {
             (self.helpers_min, self.helpers_max) = (None, None);
         }
         self.replace(over);
-    }
-
-    fn anchor(&mut self, directory: &Path) {
-        let own = [
-            &mut self.root,
-            &mut self.temp_directory,
-            &mut self.log,
-            &mut self.tls_certificate,
-            &mut self.tls_key,
-            &mut self.tls_client_ca,
-            &mut self.acme_ca,
-            &mut self.state_directory,
-        ];
-        own.into_iter().for_each(|path| join(path, directory));
-        let listen = [&mut self.listen, &mut self.tls_listen];
-        let endpoints = listen.into_iter().flatten();
-        let endpoints = endpoints.flat_map(|item| &mut item.get_mut().0);
-        endpoints.for_each(|endpoint| endpoint.anchor(directory));
-        join_pages(&mut self.error_pages, directory);
-        join_programs(&mut self.location, directory);
-        for host in self.host.iter_mut().flat_map(|host| host.get_mut()) {
-            let host = host.get_mut();
-            join(&mut host.root, directory);
-            join(&mut host.tls_certificate, directory);
-            join(&mut host.tls_key, directory);
-            join(&mut host.log, directory);
-            join_pages(&mut host.error_pages, directory);
-            join_programs(&mut host.location, directory);
-        }
-    }
-}
-
-fn join(path: &mut Setting<PathBuf>, directory: &Path) {
-    if let Some(path) = path
-        && path.get_ref() != Path::new(STANDARD_OUTPUT)
-    {
-        *path.get_mut() = directory.join(path.get_ref());
-    }
-}
-
-fn join_pages(pages: &mut Setting<BTreeMap<String, PathBuf>>, directory: &Path) {
-    let pages = pages
-        .iter_mut()
-        .flat_map(|pages| pages.get_mut().values_mut());
-    pages.for_each(|page| *page = directory.join(&*page));
-}
-
-fn join_programs(locations: &mut Setting<Tables<LocationSettings>>, directory: &Path) {
-    for location in locations.iter_mut().flat_map(|list| list.get_mut()) {
-        let own = location.get_mut();
-        join(&mut own.root, directory);
-        let program = own
-            .direct
-            .as_mut()
-            .and_then(|command| command.get_mut().0.first_mut());
-        if let Some(program) = program {
-            *program = directory.join(&*program).to_string_lossy().into_owned();
-        }
     }
 }

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::Host;
 use super::acme::AcmeConfig;
 use super::error::Findings;
+use super::host_listeners::is_plain;
 use super::hosts::lasting_path;
 use super::keys::Setting;
 use super::ranges::{number, span, tables, time, value};
@@ -20,6 +20,7 @@ use super::research::prefixes;
 use super::settings::{HostSettings, LocationSettings, Settings};
 use super::strategy::named_values;
 use super::units::Millis;
+use super::{Endpoint, Host};
 pub use suites::CipherSuite;
 
 /// Default of `tls-handshake-timeout`.
@@ -120,16 +121,17 @@ named_values! {
 /// Returns how TLS is spoken from this listener on. `None` if no listener speaks it.
 pub(super) fn tls(
     from: &Settings,
-    (first_listener, hosts, acme): (usize, &[Host], Option<&AcmeConfig>),
+    (plain, hosts, acme): (&[Endpoint], &[Host], Option<&AcmeConfig>),
     to: &mut Findings<'_>,
 ) -> Option<TlsConfig> {
+    let first_listener = plain.len();
     if !is_spoken(from) {
         report_without_listener(from, to);
         return None;
     }
     match is_for_development(from) {
         true => check_development(from, to),
-        false => check_certificates(from, to),
+        false => check_certificates(from, plain, to),
     }
     check_direct(from, to);
     let redirects = value(&from.tls_redirect).unwrap_or(false);
@@ -263,8 +265,8 @@ fn identities(
     all
 }
 
-/// Without a certificate of the top level, each host needs its own.
-fn check_certificates(from: &Settings, to: &mut Findings<'_>) {
+/// Without a certificate of the top level, each host that speaks TLS needs its own.
+fn check_certificates(from: &Settings, plain: &[Endpoint], to: &mut Findings<'_>) {
     // The certificate may be the setting that could not be read.
     let has_any = from.tls_certificate.is_some() || from.acme_hosts.is_some();
     if has_any || from.tls_key.is_some() || from.has_faults {
@@ -278,7 +280,8 @@ fn check_certificates(from: &Settings, to: &mut Findings<'_>) {
         return;
     }
     for host in hosts {
-        if host.get_ref().tls_certificate.is_none() && host.get_ref().tls_key.is_none() {
+        let own = host.get_ref();
+        if own.tls_certificate.is_none() && own.tls_key.is_none() && !is_plain(own, plain) {
             let problem = "the host has no certificate; set tls-certificate and tls-key here, or for all hosts at \
                  the top of the file";
             to.usage_error("host", Some(host.span()), problem.into());

@@ -14,8 +14,8 @@ use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany
 use super::variables;
 use super::{AcmeChallenge, CipherSuite, ClientCertificate, Handshakes, Offload, TlsVersion};
 use super::{
-    EarlyReject, Endpoint, EtagSource, Fallback, FileMode, HeaderAction, ListenerMode, LogFormat,
-    Network, StatusRange, Streams, Symlinks,
+    EarlyReject, Endpoint, ErrorFormat, ErrorLevel, EtagSource, Fallback, FileMode, HeaderAction,
+    ListenerMode, LogFormat, Network, Percent, StatusRange, Streams, Symlinks,
 };
 
 /// The description of a type of setting, for messages, help and the reference.
@@ -218,7 +218,10 @@ texts! {
     Symlinks: "choice", "inside|owner|none|any", "", Text, "\"inside\", \"owner\", \"none\" or \"any\"";
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
     Sandbox: "choice", "on|off|required", "", Text, "\"on\", \"off\" or \"required\"";
+    ErrorLevel: "choice", "error|warn|info|debug", "", Text, "\"error\", \"warn\", \"info\" or \"debug\"";
+    ErrorFormat: "choice", "text|json", "", Text, "\"text\" or \"json\"";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";
+    Percent: "percentage", "PERCENT", "percent", TextOrNumber, "a percentage, such as \"10%\"";
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";
     LogFormat: "choice or template", "FORMAT", "", Text, "\"common\", \"combined\", \"json\" or a template";
     Handshakes: "choice", "process|inline", "", Text, "\"process\" or \"inline\"";

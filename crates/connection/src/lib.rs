@@ -29,6 +29,7 @@ use headway_event::{Interest, Token};
 use headway_files::Waiter;
 use headway_gateway::client_address::UNIX_CLIENT;
 use headway_http2::{Session, Stream};
+use headway_metrics::StageClock;
 use headway_request::{Charge, Entry, Outgoing, Request};
 use headway_tls::{Client, Summary};
 
@@ -238,6 +239,10 @@ pub struct Connection {
     /// The address of the client, as far as it is known. From request to request it may be another one
     /// when they come from a trusted proxy; its port is then 0.
     pub client: SocketAddr,
+    /// The number of the address at which the client has connected, among those of the configuration.
+    pub listener: u32,
+    /// The stages of the current request.
+    pub stages: StageClock,
     /// `None` for a connection that does not come from a trusted proxy.
     pub behind_proxy: Option<Box<BehindProxy>>,
     /// The origin of the current request, if its response has to name it.
@@ -293,6 +298,8 @@ impl Connection {
             http2: None,
             stream: None,
             client,
+            listener: 0,
+            stages: StageClock::default(),
             behind_proxy: None,
             origin: None,
             local: OnceCell::new(),
@@ -319,6 +326,7 @@ impl Connection {
     pub fn of_stream(parent: &Connection, stream: Stream, token: Token) -> Self {
         let mut connection = Connection::of_socket(parent.socket.clone(), parent.client, token);
         connection.behind_proxy = parent.behind_proxy.clone();
+        connection.listener = parent.listener;
         connection.is_secure = parent.is_secure;
         connection.tls_summary = parent.tls_summary.clone();
         connection.stream = Some(Box::new(StreamOf {

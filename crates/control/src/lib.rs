@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use headway_config::{Config, LogConfig};
+use headway_config::{Config, ErrorLevel, LogConfig, OtlpConfig};
 use headway_metrics::Snapshot;
 
 mod handover;
@@ -49,6 +49,9 @@ pub enum ToWorker {
         config: Box<Config>,
         /// What the descriptors are, in their order.
         descriptors: Vec<StartDescriptor>,
+        /// For each listener the number of its address in `config.listen`, as there may be several of an
+        /// address.
+        listeners: Vec<u32>,
     },
     /// A requested helper. File descriptor: its socket.
     Helper {
@@ -59,6 +62,8 @@ pub enum ToWorker {
     Log,
     /// The store process, or one that replaces it. File descriptor: the socket to it.
     Store,
+    /// The span process, or one that replaces it. File descriptor: the socket to it.
+    Spans,
     /// The spawner, or a replacement. File descriptor: its socket.
     Spawner {
         /// The spawner's process id.
@@ -129,8 +134,14 @@ pub enum FromWorker {
     /// A message for the operator. A worker does not write to standard error itself, because a
     /// stopped terminal would block it.
     Notice {
+        /// How serious it is.
+        #[serde(default)]
+        level: ErrorLevel,
         /// The message, one line.
         text: String,
+        /// The request that it is about.
+        #[serde(default)]
+        request: Option<Box<NoticeRequest>>,
     },
     /// Nothing is in flight any more; the worker is about to exit.
     Drained,
@@ -139,6 +150,19 @@ pub enum FromWorker {
         /// The operation, its object and the error.
         why: String,
     },
+}
+
+/// What identifies a request in the error log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeRequest {
+    /// The address of the client, where it is at hand.
+    pub client: Option<String>,
+    /// The host that the request names.
+    pub host: Option<String>,
+    /// Its method and target.
+    pub line: String,
+    /// Its ID, with `trace-context`.
+    pub id: Option<String>,
 }
 
 /// From the master to a helper, before the worker has its socket.
@@ -171,6 +195,37 @@ pub enum ToLog {
     },
     /// Log rotation has renamed the file: reopen it.
     Reopen,
+}
+
+/// From the master to the span process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToSpans {
+    /// The first message: where spans go.
+    Start {
+        /// The collector.
+        otlp: OtlpConfig,
+    },
+    /// A worker's spans. File descriptor: the socket on which they arrive.
+    Worker,
+}
+
+/// From the span process to the master.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromSpans {
+    /// What became of spans since the last report.
+    Done {
+        /// The collector has them.
+        exported: u64,
+        /// They are lost.
+        dropped: u64,
+        /// Why the last ones are lost.
+        why: Option<String>,
+    },
+    /// The process cannot work, and ends.
+    Failed {
+        /// What was tried, and why it failed.
+        why: String,
+    },
 }
 
 /// From the log process to the master.

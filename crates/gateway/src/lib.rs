@@ -45,4 +45,4 @@ pub use response::{
     AccelRedirect, HeadLimits, ResponseAction, ResponseEnd, ResponseEvent, ResponseHead,
 };
 pub use tls_client::{ClientCertificate, TlsClient};
-pub use trace_context::TraceContext;
+pub use trace_context::{ALL_56, TraceContext};

@@ -15,21 +15,31 @@ const BYTES: usize = 55;
 const TRACE: std::ops::Range<usize> = 3..35;
 const PARENT: std::ops::Range<usize> = 36..52;
 const FLAGS: std::ops::Range<usize> = 53..55;
+/// `sampled_56` with which all traces are sampled.
+pub const ALL_56: u64 = 1 << 56;
 
 /// The trace of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// As it is passed on.
     traceparent: [u8; BYTES],
-    /// Whether the trace began before this server.
-    is_continued: bool,
+    /// The span of the client, if the trace began before this server.
+    parent: Option<[u8; 16]>,
     /// Whether the request has an ID of a trusted proxy, which is passed on.
     keeps_request_id: bool,
 }
 
 impl TraceContext {
     /// The trace of a request. `is_trusted`: it comes from a trusted proxy, so its `X-Request-Id` stays.
-    pub fn new(request: &Request<'_>, is_trusted: bool, random: [u64; 3]) -> TraceContext {
+    ///
+    /// A trace that begins here is sampled if the last 56 bits of its ID are below `sampled_56`, as
+    /// OpenTelemetry does it. Otherwise the client has decided.
+    pub fn new(
+        request: &Request<'_>,
+        is_trusted: bool,
+        random: [u64; 3],
+        sampled_56: u64,
+    ) -> TraceContext {
         let mut parents = request.values(b"traceparent");
         // Two are as good as none.
         let parent = parents.next().filter(|_| parents.next().is_none());
@@ -43,12 +53,19 @@ impl TraceContext {
             None => {
                 let trace = u128::from(random[0]) << 64 | u128::from(random[1]);
                 write_hex(&mut traceparent[TRACE], trace.max(1));
+                if random[1] & (ALL_56 - 1) >= sampled_56 {
+                    traceparent[FLAGS].copy_from_slice(b"00");
+                }
             }
         }
         write_hex(&mut traceparent[PARENT], u128::from(random[2].max(1)));
         TraceContext {
             traceparent,
-            is_continued: parent.is_some(),
+            parent: parent.map(|(parent, _)| {
+                let mut id = [0; 16];
+                id.copy_from_slice(&parent[PARENT]);
+                id
+            }),
             keeps_request_id: is_trusted && request.values(b"x-request-id").next().is_some(),
         }
     }
@@ -56,6 +73,16 @@ impl TraceContext {
     /// The ID of the trace: 32 hexadecimal digits.
     pub fn trace_id(&self) -> &[u8] {
         &self.traceparent[TRACE]
+    }
+
+    /// Whether there is to be a span of the request.
+    pub fn is_sampled(&self) -> bool {
+        self.traceparent[FLAGS] == *b"01"
+    }
+
+    /// The ID of the client's span, if the trace began before this server.
+    pub fn parent_id(&self) -> Option<&[u8]> {
+        self.parent.as_ref().map(<[u8; 16]>::as_slice)
     }
 
     /// The ID of the request, which is that of the server's span: 16 hexadecimal digits.
@@ -67,7 +94,7 @@ impl TraceContext {
     /// that is not continued.
     pub(crate) fn replaces(&self, name: &[u8]) -> bool {
         is_same_field(b"traceparent", name)
-            || !self.is_continued && is_same_field(b"tracestate", name)
+            || self.parent.is_none() && is_same_field(b"tracestate", name)
             || !self.keeps_request_id && is_same_field(b"x-request-id", name)
     }
 
@@ -128,7 +155,7 @@ mod tests {
             panic!("{lines}");
         };
         let request = Request::new(&head, bytes.as_bytes());
-        let trace = TraceContext::new(&request, is_trusted, [0xa, 0xb, 0xc]);
+        let trace = TraceContext::new(&request, is_trusted, [0xa, 0xb, 0xc], ALL_56);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let fields = request.with_trace(Some(&trace));
         let fields = fields.fields().filter(|(name, _)| *name != b"Host");
@@ -183,6 +210,37 @@ mod tests {
             let expected = [("traceparent", NEW), ("X-Request-Id", "000000000000000c")];
             let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
             assert_eq!(fields, expected, "{received}");
+        }
+    }
+
+    #[test]
+    fn new_traces_are_sampled_by_their_id_and_continued_ones_as_the_client_says() {
+        let context = |lines: &str, random: u64, sampled_56: u64| {
+            let bytes = format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
+            let Parsed::Complete(head) =
+                headway_http::parse(bytes.as_bytes(), &HeadLimits::default())
+            else {
+                panic!("{lines}");
+            };
+            let request = Request::new(&head, bytes.as_bytes());
+            TraceContext::new(&request, false, [1, random, 3], sampled_56)
+        };
+        for (random, sampled_56, expected) in [
+            (0, 1, true),
+            (1, 1, false),
+            (0, 0, false),
+            (u64::MAX, ALL_56, true),
+            (0xff << 56 | 5, 6, true),
+            (u64::MAX, ALL_56 - 1, false),
+        ] {
+            let trace = context("", random, sampled_56);
+            assert_eq!((trace.is_sampled(), trace.parent_id()), (expected, None));
+        }
+        for (flags, expected) in [("01", true), ("00", false)] {
+            let lines = format!("traceparent: 00-{TRACE_ID}-b7ad6b7169203331-{flags}\r\n");
+            let trace = context(&lines, 0, ALL_56 / 2);
+            assert_eq!(trace.is_sampled(), expected);
+            assert_eq!(trace.parent_id(), Some(&b"b7ad6b7169203331"[..]));
         }
     }
 

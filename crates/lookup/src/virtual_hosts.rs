@@ -3,20 +3,69 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use headway_config::{Host, Location, PathMatch};
+use headway_config::{Endpoint, Host, Location, PathMatch};
 use headway_files::{PathRule, RootConfig, RootId, RuleKind, Symlinks};
 use headway_http::media::MediaTypes;
 use headway_http::target::{Target, host_name};
 use headway_request::VirtualHost;
 
-/// All virtual hosts; the first is the default.
+/// All virtual hosts, and which of them are served at which address.
 pub struct VirtualHosts {
     all: Vec<VirtualHost>,
+    /// What is served at an address, once for addresses with the same hosts.
+    served: Vec<Served>,
+    /// For each address the number of what is served there.
+    of_listeners: Vec<usize>,
+    /// Names whose challenges the last host answers.
+    challenged: Vec<Vec<u8>>,
+}
+
+/// The hosts of an address, by number.
+#[derive(Default, PartialEq)]
+struct Served {
+    /// The first of them.
+    default: usize,
     exact: HashMap<Vec<u8>, usize>,
     /// `.example.org` for `*.example.org`, longest first.
     suffixes: Vec<(Vec<u8>, usize)>,
-    /// Names whose challenges the last host answers.
-    challenged: Vec<Vec<u8>>,
+}
+
+impl Served {
+    fn new(hosts: &[Host], address: Option<&Endpoint>) -> Served {
+        let is_served = |host: &Host| address.is_none_or(|address| host.is_served_at(address));
+        let mut served = Served::default();
+        let numbered = hosts.iter().enumerate().filter(|(_, host)| is_served(host));
+        served.default = numbered.clone().next().map_or(0, |(number, _)| number);
+        numbered.for_each(|(number, host)| served.add(number, host));
+        let length = |(suffix, _): &(Vec<u8>, usize)| std::cmp::Reverse(suffix.len());
+        served.suffixes.sort_by_key(length);
+        served
+    }
+
+    fn add(&mut self, number: usize, host: &Host) {
+        for name in &host.names {
+            let name = name.to_ascii_lowercase().into_bytes();
+            match name.strip_prefix(b"*") {
+                Some(suffix) => self.suffixes.push((suffix.to_vec(), number)),
+                None => drop(self.exact.insert(name, number)),
+            }
+        }
+    }
+
+    /// The number of the host with the name in a Host header, which may contain a port.
+    fn named(&self, host: Option<&[u8]>) -> Option<usize> {
+        if self.exact.is_empty() && self.suffixes.is_empty() {
+            return None;
+        }
+        let name = host_name(host?).to_ascii_lowercase();
+        if let Some(number) = self.exact.get(&name) {
+            return Some(*number);
+        }
+        let mut suffixes = self.suffixes.iter();
+        let wildcard =
+            suffixes.find(|(suffix, _)| name.len() > suffix.len() && name.ends_with(suffix));
+        wildcard.map(|(_, number)| *number)
+    }
 }
 
 /// The paths at which an authority looks for the answer to a challenge (RFC 8555, 8.3).
@@ -24,19 +73,10 @@ const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
 impl VirtualHosts {
     /// Reads the configured hosts and their error pages. May block: it runs before the worker
-    /// serves.
-    pub fn open(hosts: &[Host]) -> io::Result<Self> {
+    /// serves. `listen` has the addresses, by which connections name their listener.
+    pub fn open(hosts: &[Host], listen: &[Endpoint]) -> io::Result<Self> {
         let mut all = Vec::new();
-        let mut exact = HashMap::new();
-        let mut suffixes = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
-            for name in &host.names {
-                let name = name.to_ascii_lowercase().into_bytes();
-                match name.strip_prefix(b"*") {
-                    Some(suffix) => suffixes.push((suffix.to_vec(), index)),
-                    None => drop(exact.insert(name, index)),
-                }
-            }
             all.push(VirtualHost {
                 root: RootId(index as u32),
                 index: host.index.clone(),
@@ -45,11 +85,19 @@ impl VirtualHosts {
                 error_pages: error_pages(host)?,
             });
         }
-        suffixes.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
+        let mut served = vec![Served::new(hosts, listen.first())];
+        let of_listeners = listen.iter().map(|address| {
+            let own = Served::new(hosts, Some(address));
+            let same = served.iter().position(|other| *other == own);
+            same.unwrap_or_else(|| {
+                served.push(own);
+                served.len() - 1
+            })
+        });
         Ok(Self {
+            of_listeners: of_listeners.collect(),
             all,
-            exact,
-            suffixes,
+            served,
             challenged: Vec::new(),
         })
     }
@@ -80,11 +128,11 @@ impl VirtualHosts {
         self.all.get(root.0 as usize).unwrap_or(&self.all[0])
     }
 
-    /// The virtual host for a request. A challenge of ACME has one of its own, so that no rule of a site
-    /// keeps the authority from the answer.
-    pub fn find_for(&self, host: Option<&[u8]>, target: Target<'_>) -> &VirtualHost {
+    /// The virtual host for a request that came to the address with this number. A challenge of ACME has
+    /// one of its own, so that no rule of a site keeps the authority from the answer.
+    pub fn find_for(&self, listener: u32, host: Option<&[u8]>, target: Target<'_>) -> &VirtualHost {
         if self.challenged.is_empty() {
-            return self.find(host);
+            return self.find(listener, host);
         }
         let is_challenge = matches!(target, Target::Path(path) if path.starts_with(CHALLENGES));
         let name = host.filter(|_| is_challenge).map(host_name);
@@ -94,26 +142,31 @@ impl VirtualHosts {
         };
         match name.is_some_and(is_ours) {
             true => &self.all[self.all.len() - 1],
-            false => self.find(host),
+            false => self.find(listener, host),
         }
     }
 
     /// The virtual host for a Host header value, which may contain a port.
-    pub fn find(&self, host: Option<&[u8]>) -> &VirtualHost {
-        let default = &self.all[0];
-        if self.exact.is_empty() && self.suffixes.is_empty() {
-            return default;
-        }
-        let Some(host) = host else { return default };
-        let name = host_name(host).to_ascii_lowercase();
-        if let Some(&index) = self.exact.get(&name) {
-            return &self.all[index];
-        }
-        let wildcard = self
-            .suffixes
-            .iter()
-            .find(|(suffix, _)| name.len() > suffix.len() && name.ends_with(suffix));
-        wildcard.map_or(default, |&(_, index)| &self.all[index])
+    pub fn find(&self, listener: u32, host: Option<&[u8]>) -> &VirtualHost {
+        let served = self.served_at(listener);
+        &self.all[served.named(host).unwrap_or(served.default)]
+    }
+
+    /// The virtual host of requests which name none.
+    pub fn default_at(&self, listener: u32) -> RootId {
+        self.all[self.served_at(listener).default].root
+    }
+
+    /// Whether a request for this host that came elsewhere would get the same host at this address, or one
+    /// which has its name.
+    pub fn is_reached_at(&self, listener: u32, host: Option<&[u8]>, root: RootId) -> bool {
+        let served = self.served_at(listener);
+        served.named(host).is_some() || self.all[served.default].root == root
+    }
+
+    fn served_at(&self, listener: u32) -> &Served {
+        let number = self.of_listeners.get(listener as usize);
+        &self.served[number.copied().unwrap_or(0)]
     }
 }
 
@@ -198,13 +251,13 @@ mod tests {
                 ..Host::default()
             })
             .collect();
-        VirtualHosts::open(&configs).unwrap()
+        VirtualHosts::open(&configs, &[]).unwrap()
     }
 
     #[test]
     fn host_header_selects_the_most_specific_virtual_host() {
         let hosts = hosts(&[&[], &["a.example"], &["*.example"], &["*.b.example"]]);
-        let root = |host: &str| hosts.find(Some(host.as_bytes())).root.0;
+        let root = |host: &str| hosts.find(0, Some(host.as_bytes())).root.0;
         assert_eq!(root("a.example"), 1);
         assert_eq!(root("A.EXAMPLE:8080"), 1);
         assert_eq!(root("a.example."), 1);
@@ -213,7 +266,39 @@ mod tests {
         assert_eq!(root(".example"), 0, "a wildcard needs a label in front");
         assert_eq!(root("other.test"), 0);
         assert_eq!(root("[::1]:80"), 0);
-        assert_eq!(hosts.find(None).root.0, 0);
+        assert_eq!(hosts.find(0, None).root.0, 0);
+    }
+
+    #[test]
+    fn each_address_has_its_own_default_host_and_names() {
+        let listen: Vec<Endpoint> = ["127.0.0.1:1", "127.0.0.1:2", "unix:/run/x"]
+            .map(|address| address.parse().unwrap())
+            .into();
+        let host = |names: &[&str], at: &[usize]| Host {
+            names: names.iter().map(|name| name.to_string()).collect(),
+            listen: at.iter().map(|at| listen[*at].clone()).collect(),
+            root: "/".into(),
+            ..Host::default()
+        };
+        let hosts = [
+            host(&["a.example"], &[0, 1]),
+            host(&["*.b.example"], &[1, 2]),
+            host(&["all.example"], &[]),
+            host(&["a.example"], &[2]),
+        ];
+        let hosts = VirtualHosts::open(&hosts, &listen).unwrap();
+        let found = |name: &str| [0, 1, 2].map(|at| hosts.find(at, Some(name.as_bytes())).root.0);
+        assert_eq!(found("a.example"), [0, 0, 3]);
+        assert_eq!(found("x.b.example"), [0, 1, 1]);
+        assert_eq!(found("all.example"), [2, 2, 2]);
+        assert_eq!(found("unknown"), [0, 0, 1]);
+        assert_eq!([0, 1, 2].map(|at| hosts.default_at(at).0), [0, 0, 1]);
+        let reached = |name: &str, root| {
+            [0, 1, 2].map(|at| hosts.is_reached_at(at, Some(name.as_bytes()), RootId(root)))
+        };
+        assert_eq!(reached("a.example", 0), [true; 3]);
+        assert_eq!(reached("x.b.example", 1), [false, true, true]);
+        assert_eq!(reached("unknown", 0), [true, true, false]);
     }
 
     #[test]
@@ -222,7 +307,7 @@ mod tests {
         let hosts = hosts(&[&[], &["a.example"], &[]]).answer_challenges(&["a.example".to_owned()]);
         let root = |hosts: &VirtualHosts, host: &str, path: &str| {
             let target = Target::Path(path.as_bytes());
-            hosts.find_for(Some(host.as_bytes()), target).root.0
+            hosts.find_for(0, Some(host.as_bytes()), target).root.0
         };
         let challenge = "/.well-known/acme-challenge/token";
         assert_eq!(root(&hosts, "a.example", challenge), 2);

@@ -11,7 +11,7 @@
 use headway_http::RejectKind;
 use serde::{Deserialize, Serialize};
 
-use super::{HandlerLabel, Histogram, HttpRequests, RequestDurations};
+use super::{HandlerLabel, Histogram, HttpRequests, RequestDurations, RequestStages};
 
 /// How a number behaves over time, and so how workers' numbers merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,9 @@ macro_rules! counters {
             /// How long they took, by host, handler and class of status.
             #[serde(default)]
             pub request_durations: RequestDurations,
+            /// The part of that which they spent in each stage.
+            #[serde(default)]
+            pub request_stages: RequestStages,
         }
 
         impl Counters {
@@ -100,6 +103,7 @@ macro_rules! counters {
                 $( self.$histogram.merge(&other.$histogram); )*
                 self.http_requests.merge(&other.http_requests);
                 self.request_durations.merge(&other.request_durations);
+                self.request_stages.merge(&other.request_stages);
             }
 
             /// Sets every gauge to zero, which leaves what outlives a worker.
@@ -436,6 +440,9 @@ counters! {
             Counter log_lines [] "Access log lines passed to the log process." { log_lines; }
             Counter log_lines_dropped [stage] "Access log lines dropped, by stage." {
                 log_lines_dropped ("queue") "Access log lines dropped because the log process did not keep up.";
+            }
+            Counter spans_dropped [stage] "Spans of requests dropped, by stage." {
+                spans_dropped ("queue") "Spans of requests dropped because the span process did not keep up.";
             }
             Counter process_deaths [process] "Processes of the server that ended unexpectedly, by kind of process." {
                 helper_deaths ("helper") "Helper processes that ended unexpectedly.";

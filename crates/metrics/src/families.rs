@@ -108,6 +108,7 @@ families! {
     "Requests" {
         HTTP_REQUESTS Counter "headway_http_requests_total" [code method] "HTTP requests answered, by status code and method. Unknown methods are counted as other.";
         REQUEST_DURATION Histogram "headway_http_request_duration_seconds" [host handler class] "Time from the first byte of a request to the last byte of its response, by host, handler and class of the status. An upgraded connection counts as 1xx.";
+        REQUEST_STAGE Histogram "headway_http_request_stage_seconds" [stage] "Time that requests spent in a stage: queue (for a slot of a location), lookup (of a file or handler), upstream (until the header of its response) or send.";
     }
     "Handlers and upstreams" {
         UPSTREAM_REQUESTS Gauge "headway_upstream_requests_active" [location upstream] "Requests under way at an upstream now.";
@@ -138,6 +139,8 @@ families! {
     }
     "Log and processes" {
         LOG_LINES_DROPPED Counter "headway_log_lines_dropped_total" [stage] "Access log lines dropped, by stage.";
+        SPANS_EXPORTED Counter "headway_spans_exported_total" [] "Spans of requests that the collector has taken.";
+        SPANS_DROPPED Counter "headway_spans_dropped_total" [stage] "Spans of requests dropped, by stage.";
         WORKERS_STUCK Counter "headway_stuck_workers_replaced_total" [] "Workers replaced because they made no progress for worker-timeout. They count as process deaths, too.";
         RELOADS Counter "headway_config_reloads_total" [result] "Reloads of the configuration: done, or failed, so that the one before is in use.";
         UPGRADES Counter "headway_program_upgrades_total" [result] "Upgrades of the program: done, or failed, so that the one before goes on.";

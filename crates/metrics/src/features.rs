@@ -39,6 +39,8 @@ pub enum Feature {
     SharedListeners,
     /// The access log.
     Log,
+    /// Spans for OpenTelemetry.
+    Spans,
     /// `helpers = "io_uring"`.
     IoUring,
     /// The content store.
@@ -94,6 +96,7 @@ impl Feature {
             ),
             (Feature::SharedListeners, shares),
             (Feature::Log, config.log.is_some()),
+            (Feature::Spans, config.otlp.is_some()),
             (
                 Feature::IoUring,
                 config.helper_backend == HelperBackend::IoUring,
@@ -126,6 +129,7 @@ impl Feature {
             (_, "helper_jobs_listing" | "listing_cache_entries") => Feature::Listings,
             (_, "file_cache_repeated_lookups") => Feature::Research,
             (_, key) if key.starts_with("log_lines") => Feature::Log,
+            (_, key) if key.starts_with("spans_") => Feature::Spans,
             (_, key) if key.starts_with("content_store") => Feature::ContentStore,
             (_, key) if key.starts_with("recent_cache") || key.starts_with("mapping_cache") => {
                 Feature::Research
@@ -192,6 +196,7 @@ mod tests {
             ("upstream_retries", Some(Feature::Upstreams)),
             ("direct_processes_busy", Some(Feature::Direct)),
             ("log_lines_dropped", Some(Feature::Log)),
+            ("spans_dropped", Some(Feature::Spans)),
         ] {
             let all = Counters::default().series();
             let series = all.iter().find(|series| series.key == key).unwrap();

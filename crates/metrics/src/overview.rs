@@ -164,6 +164,18 @@ pub struct MasterStatus {
     pub log_lines_lost: u64,
     /// The last error of the log process; `None` when it writes again.
     pub log_error: Option<String>,
+    /// Span processes that ended unexpectedly.
+    #[serde(default)]
+    pub span_deaths: u64,
+    /// Spans that the collector has taken.
+    #[serde(default)]
+    pub spans_exported: u64,
+    /// Spans that the collector has not taken.
+    #[serde(default)]
+    pub spans_dropped: u64,
+    /// Why the last spans were lost; `None` when the collector takes them again.
+    #[serde(default)]
+    pub span_error: Option<String>,
     /// Drops of this network namespace since the start; `None` where the kernel does not report them.
     #[serde(default)]
     pub network: Option<NetworkDrops>,

@@ -9,7 +9,10 @@ use std::fmt::{Display, Write};
 
 use super::families::{self, FixedFamily, MetricType};
 use super::request_durations::{LIMITS_US, RequestDurations};
-use super::{Counters, Histogram, MasterStatus, Overview, Snapshot, Upstream};
+use super::{
+    Counters, Durations, Histogram, MasterStatus, Overview, RequestStage, RequestStages, Snapshot,
+    Upstream,
+};
 
 /// The content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -30,6 +33,7 @@ pub fn render(overview: &Overview) -> String {
         out.blocking(&total.trace);
         out.counters(&total.counters);
         out.durations(&total.counters.request_durations);
+        out.stages(&total.counters.request_stages);
         out.upstreams(&total.upstreams);
         out.trace(&total.trace);
         out.build_info(overview, total);
@@ -124,7 +128,6 @@ impl Metrics {
 
     fn durations(&mut self, durations: &RequestDurations) {
         let family = families::REQUEST_DURATION;
-        let name = family.name;
         let lines = self.begin(&family);
         for row in durations.rows() {
             let handler = row.handler.as_str();
@@ -134,22 +137,16 @@ impl Metrics {
                 ("handler", &handler),
                 ("class", &class),
             ];
-            let bucket = format!("{name}_bucket");
-            let mut below = 0_u64;
-            for (limit, count) in LIMITS_US.into_iter().zip(row.durations.buckets) {
-                below = below.saturating_add(count);
-                let seconds = limit as f64 / 1e6;
-                let bound: &dyn Display = &seconds;
-                let labels = [labels.as_slice(), &[("le", bound)]].concat();
-                write_sample(lines, &bucket, &labels, below);
-            }
-            let count = row.durations.count();
-            let all: &dyn Display = &"+Inf";
-            let bounded = [labels.as_slice(), &[("le", all)]].concat();
-            write_sample(lines, &bucket, &bounded, count);
-            let sum = row.durations.sum_us as f64 / 1e6;
-            write_sample(lines, &format!("{name}_sum"), &labels, sum);
-            write_sample(lines, &format!("{name}_count"), &labels, count);
+            write_durations(lines, family.name, &labels, &row.durations);
+        }
+    }
+
+    fn stages(&mut self, stages: &RequestStages) {
+        let family = families::REQUEST_STAGE;
+        let lines = self.begin(&family);
+        for stage in RequestStage::ALL {
+            let labels: [(&str, &dyn Display); 1] = [("stage", &stage.as_str())];
+            write_durations(lines, family.name, &labels, stages.of(stage));
         }
     }
 
@@ -209,6 +206,9 @@ impl Metrics {
         }
         let dropped = master.log_lines_lost;
         self.sample(&families::LOG_LINES_DROPPED, &[&"write"], dropped);
+        self.sample(&families::SPANS_EXPORTED, &[], master.spans_exported);
+        let dropped = master.spans_dropped;
+        self.sample(&families::SPANS_DROPPED, &[&"export"], dropped);
         for (_, family, value) in master.network.map(|drops| drops.all()).unwrap_or_default() {
             self.sample(family, &[], value);
         }
@@ -225,6 +225,7 @@ impl Metrics {
             ("handshakes", master.handshake_process_deaths),
             ("store", master.store_deaths),
             ("acme", master.acme_deaths),
+            ("spans", master.span_deaths),
         ] {
             self.sample(&families::PROCESS_DEATHS, &[&process], deaths);
         }
@@ -291,6 +292,26 @@ fn write_sample(out: &mut String, name: &str, labels: Labels<'_>, value: impl Di
     }
     let end = if labels.is_empty() { "" } else { "}" };
     let _ = writeln!(out, "{end} {value}");
+}
+
+/// The lines of a histogram with the buckets of [`LIMITS_US`].
+fn write_durations(lines: &mut String, name: &str, labels: Labels<'_>, durations: &Durations) {
+    let bucket = format!("{name}_bucket");
+    let mut below = 0_u64;
+    for (limit, count) in LIMITS_US.into_iter().zip(durations.buckets) {
+        below = below.saturating_add(count);
+        let seconds = limit as f64 / 1e6;
+        let bound: &dyn Display = &seconds;
+        let labels = [labels, &[("le", bound)]].concat();
+        write_sample(lines, &bucket, &labels, below);
+    }
+    let count = durations.count();
+    let all: &dyn Display = &"+Inf";
+    let bounded = [labels, &[("le", all)]].concat();
+    write_sample(lines, &bucket, &bounded, count);
+    let sum = durations.sum_us as f64 / 1e6;
+    write_sample(lines, &format!("{name}_sum"), labels, sum);
+    write_sample(lines, &format!("{name}_count"), labels, count);
 }
 
 fn write_histogram(out: &mut String, name: &str, of: &Histogram, limits: &[u64], unit: f64) {

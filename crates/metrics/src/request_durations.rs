@@ -100,7 +100,7 @@ pub struct Durations {
 }
 
 impl Durations {
-    fn record(&mut self, duration_us: u64) {
+    pub(crate) fn record(&mut self, duration_us: u64) {
         let bucket = LIMITS_US.partition_point(|limit| *limit < duration_us);
         self.buckets[bucket] += 1;
         self.sum_us = self.sum_us.saturating_add(duration_us);
@@ -149,7 +149,7 @@ impl Durations {
 /// The requests of one host, handler and class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DurationRow {
-    /// The first name of the host; `default` for a default host without a name.
+    /// The first name of the host. For a default host without a name `default`, or its address.
     pub host: Box<str>,
     /// What answered.
     pub handler: HandlerLabel,
@@ -184,8 +184,11 @@ impl RequestDurations {
         let name = |(number, host): (usize, &Host)| match (host.names.first(), number) {
             (Some(name), _) => name.as_str().into(),
             (None, 0) => "default".into(),
-            // Only the host of challenges has no name and is not the default.
-            (None, _) => "acme".into(),
+            // One without a name is the default of an address, or that of challenges.
+            (None, _) => match host.listen.first() {
+                Some(address) => address.to_string().into(),
+                None => "acme".into(),
+            },
         };
         RequestDurations {
             hosts: hosts.iter().enumerate().map(name).collect(),

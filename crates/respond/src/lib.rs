@@ -120,6 +120,8 @@ pub struct ResponseContext<'a> {
     pub allowed: &'static str,
     /// The origin of the request, if the response has to name it ([`CorsRules::names`]).
     pub origin: Option<Rc<[u8]>>,
+    /// The value of `Server-Timing`.
+    pub timing: Option<String>,
 }
 
 /// `Retry-After` of an ordinary 503, in seconds. Most shortages are over by then.
@@ -150,6 +152,7 @@ impl<'a> ResponseContext<'a> {
             retry_after_s: RETRY_AFTER_S,
             allowed: FILE_METHODS,
             origin: None,
+            timing: None,
         }
     }
 
@@ -171,6 +174,7 @@ impl<'a> ResponseContext<'a> {
             retry_after_s: RETRY_AFTER_S,
             allowed: FILE_METHODS,
             origin: None,
+            timing: None,
         }
     }
 
@@ -179,6 +183,10 @@ impl<'a> ResponseContext<'a> {
         let writer = HeadWriter::new(bytes, Version::Http11, status)
             .lines(&self.settings.server)
             .field("Date", self.date.text);
+        let writer = match &self.timing {
+            Some(timing) => writer.field("Server-Timing", timing),
+            None => writer,
+        };
         match (self.keep_alive, self.is_http10) {
             (false, _) => writer.field("Connection", "close"),
             (true, true) => writer.field("Connection", "keep-alive"),

@@ -291,7 +291,7 @@ pub(crate) fn allowed(rules: &Rules) -> Vec<Allowed> {
     table.push(when(libc::SYS_tgkill, &[(0, u64::MAX, own)]));
     // Its own limits.
     table.push(when(libc::SYS_prlimit64, &[(0, u64::MAX, 0)]));
-    if kind == Kind::Acme {
+    if matches!(kind, Kind::Acme | Kind::Spans) {
         // The C library loads modules for names.
         table.extend(any(&[&[libc::SYS_mmap, libc::SYS_mprotect]]));
         table.push(when(libc::SYS_clone, &[(0, THREAD, THREAD)]));
@@ -303,7 +303,7 @@ pub(crate) fn allowed(rules: &Rules) -> Vec<Allowed> {
     }
     table.extend(any(&[FILES, FILES_OLDER]));
     match kind {
-        Kind::Worker | Kind::Acme => table.extend(any(&[EVENTS, EVENTS_OLDER])),
+        Kind::Worker | Kind::Acme | Kind::Spans => table.extend(any(&[EVENTS, EVENTS_OLDER])),
         // For temporary files on a file system without O_TMPFILE.
         Kind::Helper => table.extend(any(&[&[libc::SYS_unlinkat]])),
         Kind::Log | Kind::Store | Kind::Handshakes | Kind::Spawner => {}
@@ -371,7 +371,7 @@ fn sockets(families: &[libc::c_int], kinds: &[libc::c_int]) -> Vec<Allowed> {
 pub(crate) fn hidden(kind: Kind) -> Vec<Allowed> {
     match kind {
         // What a filter cannot look into; clone(2) does the same.
-        Kind::Acme | Kind::Spawner => any(&[&[libc::SYS_clone3]]),
+        Kind::Acme | Kind::Spans | Kind::Spawner => any(&[&[libc::SYS_clone3]]),
         _ => Vec::new(),
     }
 }

@@ -54,6 +54,8 @@ pub enum Kind {
     Handshakes,
     /// Orders certificates.
     Acme,
+    /// Sends spans to a collector.
+    Spans,
     /// Starts programs. They inherit what it may do.
     Spawner,
 }
@@ -193,6 +195,14 @@ impl Rules {
             read: Some(read.map(Place::Named).collect()),
             connect: Connect::Anywhere,
             ..Rules::of(Kind::Acme)
+        }
+    }
+
+    /// The span process: it connects to a collector as the ACME process does to an authority.
+    pub fn of_spans(certificates: Option<&Path>) -> Rules {
+        Rules {
+            kind: Kind::Spans,
+            ..Rules::of_acme(certificates)
         }
     }
 }

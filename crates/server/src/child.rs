@@ -13,10 +13,11 @@ use std::sync::atomic::AtomicBool;
 
 use headway_access_log::process::{LogError, log_main_with};
 use headway_acme::process::{AcmeError, acme_main_with};
-use headway_config::{AcmeConfig, LogConfig};
+use headway_config::{AcmeConfig, LogConfig, OtlpConfig};
 use headway_control::{Control, ControlError, ToHelper};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::process::lets_others_first;
+use headway_otlp::process::{SpanError, spans_main_with};
 use headway_sandbox::{
     Connect, Demand, Kind, Rules, SandboxError, confine, confine_in, programs_domain,
 };
@@ -58,6 +59,9 @@ pub enum ChildError {
     /// The ACME process cannot write, or has lost the master.
     #[error(transparent)]
     Acme(#[from] AcmeError),
+    /// The span process cannot work, or has lost the master.
+    #[error(transparent)]
+    Spans(#[from] SpanError),
     /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -73,6 +77,7 @@ pub fn child_main(name: &OsStr, extensions: Extensions) -> Option<Result<(), Chi
         "serve-log" => log(),
         "serve-store" => store(),
         "serve-acme" => acme(),
+        "serve-spans" => spans(),
         _ => return None,
     })
 }
@@ -154,6 +159,15 @@ fn acme() -> Result<(), ChildError> {
         enter(&rules).map_err(|error| error.to_string())
     };
     Ok(acme_main_with(Control::new(socket()?), prepare)?)
+}
+
+fn spans() -> Result<(), ChildError> {
+    become_child_with(c"headway-spans", CapabilitySet::empty())?;
+    let prepare = |otlp: &OtlpConfig| {
+        let rules = Rules::of_spans(otlp.authorities.as_deref());
+        enter(&rules).map_err(|error| error.to_string())
+    };
+    Ok(spans_main_with(Control::new(socket()?), prepare)?)
 }
 
 fn store() -> Result<(), ChildError> {

@@ -7,15 +7,13 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use headway_base::format::printable;
 use headway_config::{Config, SendMethod};
 use headway_control::{FromWorker, Packet, Received, ToWorker};
 use headway_files::Residency;
@@ -29,6 +27,7 @@ mod collector;
 mod companions;
 mod directories;
 mod error;
+mod error_log;
 mod inherited;
 mod listeners;
 mod log;
@@ -39,6 +38,7 @@ mod reload;
 mod service;
 mod shared;
 mod signals;
+mod spans;
 mod spawn;
 mod status_page;
 mod stopping;
@@ -61,6 +61,7 @@ pub use upgrade::rehearse_upgrade;
 use acme::Acme;
 use collector::Collector;
 use companions::Companions;
+use error_log::{log_error, log_info, log_of, log_warn};
 use listeners::Listeners;
 use log::Log;
 use names::Resolver;
@@ -68,6 +69,7 @@ use predecessors::Predecessors;
 use reload::{Generation, Reload};
 use service::Service;
 use signals::Signals;
+use spans::Spans;
 use status_page::StatusPage;
 use stopping::Stopping;
 use store::Store;
@@ -154,6 +156,8 @@ struct Master<'r> {
     log: Option<Log>,
     /// Orders certificates.
     acme: Option<Acme>,
+    /// Sends spans to a collector.
+    spans: Option<Spans>,
     /// Those that workers still write to which a reload has replaced.
     retired_logs: Vec<Log>,
     /// Processes that a reload has replaced, and which end by themselves.
@@ -185,6 +189,7 @@ enum MasterEvent {
     Log,
     Store,
     Acme,
+    Spans,
     Worker(usize),
     Predecessor(usize),
 }
@@ -193,7 +198,7 @@ enum MasterEvent {
 fn choose_send_method(config: &mut Config) {
     if config.send == SendMethod::Auto && Residency::detect().name() != "cachestat" {
         config.send = SendMethod::Copy;
-        log_line("cachestat(2) needs Linux 6.5; send = \"auto\" copies");
+        log_warn("cachestat(2) needs Linux 6.5; send = \"auto\" copies");
     }
 }
 
@@ -209,6 +214,7 @@ impl<'r> Master<'r> {
         inherited::begin();
         let listeners = Listeners::start(&mut inherited.borrow_mut(), &mut config)?;
         let (mut collector, requester) = Collector::new().map_err(system("wake pipe"))?;
+        error_log::configure(config.error_log);
         let status = match config.status {
             None => None,
             Some(wanted) => Some(StatusPage::start(wanted, &inherited.borrow(), requester)?),
@@ -225,6 +231,7 @@ impl<'r> Master<'r> {
         let log = Log::start_of(&current)?;
         let resolver = Resolver::start(&current.config).map_err(system("resolver thread"))?;
         let listen = listeners.shown();
+        let spans = Spans::of(&current.config);
         let mut master = Master {
             signals,
             service: Service::new(),
@@ -239,6 +246,7 @@ impl<'r> Master<'r> {
             renewals: Renewals::new(),
             log,
             acme,
+            spans,
             retired_logs: Vec::new(),
             ending: Vec::new(),
             store,
@@ -281,6 +289,7 @@ impl<'r> Master<'r> {
                 MasterEvent::Log => self.read_log(),
                 MasterEvent::Store => self.read_store(),
                 MasterEvent::Acme => self.read_acme(),
+                MasterEvent::Spans => self.read_spans(),
                 MasterEvent::Worker(number) => self.read_worker(number),
                 MasterEvent::Predecessor(place) => self.read_predecessor(place),
             }
@@ -371,6 +380,9 @@ impl<'r> Master<'r> {
         if let Some(control) = self.acme.as_ref().and_then(Acme::control) {
             watched.push((MasterEvent::Acme, control.as_fd(), PollFlags::IN));
         }
+        if let Some(control) = self.spans.as_ref().and_then(Spans::control) {
+            watched.push((MasterEvent::Spans, control.as_fd(), PollFlags::IN));
+        }
         for (number, slot) in self.slots.iter().enumerate() {
             if let Some((fd, wants_room)) = slot.running.as_ref().and_then(|one| one.interest()) {
                 let room = if wants_room {
@@ -392,6 +404,7 @@ impl<'r> Master<'r> {
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let store = self.store.iter().filter_map(|store| store.restart_at);
         let acme = self.acme_deadline();
+        let spans = self.spans.iter().filter_map(|spans| spans.restart_at);
         let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),
@@ -401,6 +414,7 @@ impl<'r> Master<'r> {
             .chain(log)
             .chain(store)
             .chain(acme)
+            .chain(spans)
             .chain(stop)
             .chain(watchdog)
             .chain(self.collector.deadline())
@@ -450,7 +464,7 @@ impl<'r> Master<'r> {
                 Err(error) => {
                     running.cut(true);
                     let worker = self.slots[number].number();
-                    return log_line(format_args!("worker {worker}: {error}; replacing it"));
+                    return log_error(format_args!("worker {worker}: {error}; replacing it"));
                 }
             }
         }
@@ -477,7 +491,7 @@ impl<'r> Master<'r> {
             FromWorker::WantHelpers { count } => {
                 if let Err(error) = self.spawn_helpers(number, count) {
                     let worker = self.slots[number].number();
-                    log_line(format_args!("{error}; worker {worker} will retry"));
+                    log_error(format_args!("{error}; worker {worker} will retry"));
                 }
             }
             FromWorker::Snapshot { id, snapshot } => {
@@ -485,9 +499,15 @@ impl<'r> Master<'r> {
                 self.collector.answered(number, id);
             }
             FromWorker::AcceptPending => self.notify_others(number),
-            FromWorker::Notice { text } => {
-                let worker = self.slots[number].number();
-                log_line(format_args!("worker {worker}: {text}"));
+            FromWorker::Notice {
+                level,
+                text,
+                request,
+            } => {
+                let slot = &self.slots[number];
+                let process = format!("worker {}", slot.number());
+                let request = request.map(|request| *request);
+                log_of(&process, slot.pid(), (level, &text), request);
             }
             // Every message is a sign of progress.
             FromWorker::Pong | FromWorker::Drained => {}
@@ -514,7 +534,7 @@ impl<'r> Master<'r> {
                 && let Err(error) = self.spawn_worker(number)
             {
                 let worker = self.slots[number].number();
-                log_line(format_args!("worker {worker}: {error}; retrying"));
+                log_error(format_args!("worker {worker}: {error}; retrying"));
                 self.slots[number].died(now);
             }
         }
@@ -536,6 +556,7 @@ impl<'r> Master<'r> {
         if restarted {
             self.send_log_sockets();
         }
+        self.start_spans(now);
     }
 }
 
@@ -550,10 +571,4 @@ fn timespec(duration: Duration) -> Timespec {
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> MasterError {
     move |error| MasterError::System { what, error }
-}
-
-/// Writes one line to standard error, and ignores errors.
-#[expect(clippy::disallowed_methods, reason = "the master may wait")]
-fn log_line(what: impl Display) {
-    let _ = writeln!(io::stderr(), "headway: {}", printable(&what.to_string()));
 }

@@ -28,11 +28,13 @@ mod http2;
 mod listings;
 mod log;
 mod memory;
+mod messages;
 mod receiving;
 mod redirect;
 mod router;
 mod sending;
 mod snapshot;
+mod spans;
 mod start;
 mod steps;
 mod tls;
@@ -53,6 +55,7 @@ use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
 use router::Router;
 use snapshot::snapshot;
+use spans::Spans;
 pub(crate) use start::run_worker;
 use start::setup;
 pub use start::{WorkerError, worker_main};
@@ -181,6 +184,7 @@ impl Worker {
         self.maintain_helpers();
         self.apply_settled();
         self.context.maintain_log();
+        self.context.maintain_spans();
         self.acceptor.maintain(&mut self.context);
     }
 
@@ -198,6 +202,7 @@ impl Worker {
             context.deadlines.next_ms(),
             context.pool.next_ms(context.now_ms),
             context.log.as_ref().and_then(Log::next_ms),
+            context.spans.as_ref().and_then(Spans::next_ms),
             context.draining_until_ms,
             self.acceptor.next_ms(context),
             self.router.gateway.next_ms(context),
@@ -236,6 +241,7 @@ impl Worker {
                 }
                 (ToWorker::Handshakes, Some(socket)) => self.attach_handshakes(socket),
                 (ToWorker::Log, Some(socket)) => context.reconnect_log(socket),
+                (ToWorker::Spans, Some(socket)) => context.connect_spans(socket),
                 (ToWorker::Store, Some(socket)) => self.router.files.attach_store(context, socket),
                 (ToWorker::Snapshot { id }, _) => {
                     let snapshot = Box::new(snapshot(self));

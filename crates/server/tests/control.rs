@@ -61,6 +61,7 @@ fn descriptors_keep_their_order_when_several_are_sent() {
     let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     let message = ToWorker::Start {
         worker: 3,
+        listeners: vec![0, 1],
         config: Box::new(config()),
         descriptors: vec![
             StartDescriptor::Listener,
@@ -86,6 +87,7 @@ fn long_configuration_is_received_in_several_packets() {
     }
     let message = ToWorker::Start {
         worker: 0,
+        listeners: vec![0, 1],
         config: Box::new(config),
         descriptors: vec![StartDescriptor::Listener],
     };
@@ -173,6 +175,7 @@ fn helper_is_requested_again_when_the_channel_to_the_master_was_full() {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let start = ToWorker::Start {
         worker: 0,
+        listeners: vec![0, 1],
         config: Box::new(config()),
         descriptors: vec![StartDescriptor::Listener],
     };
@@ -224,6 +227,7 @@ fn worker_says_which_descriptor_of_the_start_message_is_missing_or_surplus() {
         let (master, worker) = Control::pair().unwrap();
         let message = ToWorker::Start {
             worker: 0,
+            listeners: vec![0, 1],
             config: Box::new(config()),
             descriptors: names,
         };

@@ -1,6 +1,6 @@
 //! All suites of this crate but those which change the limits of their process.
 //!
-//! Most run a worker in threads of the test (`support`). `host_logs`, `http2`, `lifecycle`, `programs`, `status`, `tls`,
+//! Most run a worker in threads of the test (`support`). `counts`, `error_log`, `host_listeners`, `host_logs`, `http2`, `lifecycle`, `programs`, `spans`, `stages`, `status`, `tls`,
 //! `unix_sockets` and `upstreams` start a whole server (`site`), whose binary is `tests/program`.
 
 mod acme;
@@ -12,7 +12,10 @@ mod support;
 mod control;
 mod conversations;
 mod embedded;
+mod counts;
+mod error_log;
 mod faults;
+mod host_listeners;
 mod host_logs;
 mod http2;
 mod lifecycle;
@@ -23,6 +26,8 @@ mod reload;
 mod request_durations;
 mod sandbox;
 mod serving;
+mod spans;
+mod stages;
 mod status;
 mod tls;
 mod unix_sockets;

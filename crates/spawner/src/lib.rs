@@ -68,7 +68,7 @@ pub fn spawner_main(socket: OwnedFd) -> io::Result<()> {
 /// As [`spawner_main`].
 pub fn spawner_main_with(socket: OwnedFd, domain: Option<OwnedFd>) -> io::Result<()> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    let Some(user) = receive_start(&socket, &mut buffer)? else {
+    let Some((user, json)) = receive_start(&socket, &mut buffer)? else {
         return Ok(());
     };
     // Before the change of the user, which takes the right to.
@@ -85,7 +85,7 @@ pub fn spawner_main_with(socket: OwnedFd, domain: Option<OwnedFd>) -> io::Result
         orphan_reaper: OrphanReaper::default(),
         processes: nproc_limit::processes_of_user(),
         domain,
-        stderr_relay: StderrRelay::new()?,
+        stderr_relay: StderrRelay::new(json)?,
         buffer,
     };
     let result = spawner.run();
@@ -93,8 +93,12 @@ pub fn spawner_main_with(socket: OwnedFd, domain: Option<OwnedFd>) -> io::Result
     result
 }
 
-/// Receives the first order: the user of the programs. `None` when the master has gone.
-fn receive_start(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<Option<Account>>> {
+/// Receives the first order: the user of the programs, and whether messages are JSON. `None` when the
+/// master has gone.
+fn receive_start(
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+) -> io::Result<Option<(Option<Account>, bool)>> {
     let received = receive_with_descriptors(socket, buffer, 0, Wait::Block);
     let Some(received) = received.map_err(io::Error::other)? else {
         return Ok(None);
@@ -103,7 +107,7 @@ fn receive_start(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<Optio
         return Ok(None);
     }
     match wire::decode_order(&buffer[..received.length]) {
-        Ok(SpawnerOrder::Start { user, .. }) => Ok(Some(user)),
+        Ok(SpawnerOrder::Start { user, json, .. }) => Ok(Some((user, json))),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "the first order does not start the spawner",

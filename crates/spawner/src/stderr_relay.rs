@@ -13,8 +13,9 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use headway_base::error_line::ErrorLine;
 use rustix::io::Errno;
 
 /// Most queued lines.
@@ -37,14 +38,24 @@ pub(super) struct StderrRelay {
 
 impl StderrRelay {
     #[expect(clippy::disallowed_methods, reason = "a thread of its own may wait")]
-    pub(super) fn new() -> io::Result<StderrRelay> {
+    pub(super) fn new(json: bool) -> io::Result<StderrRelay> {
         let (sender, lines) = sync_channel::<String>(LINES_MAX);
         let writer = std::thread::Builder::new()
             .name("stderr_relay".into())
             .spawn(move || {
-                for line in lines {
+                for message in lines {
+                    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                    let line = ErrorLine {
+                        time_ms: since.map_or(0, |since| since.as_millis() as u64),
+                        level: "error",
+                        process: "spawner",
+                        pid: std::process::id(),
+                        message: &message,
+                        request: None,
+                    };
+                    let line = if json { line.json() } else { line.text() };
                     // If standard error is closed, nothing can be reported.
-                    let _ = writeln!(io::stderr(), "headway: {line}");
+                    let _ = writeln!(io::stderr(), "{line}");
                 }
             })?;
         Ok(StderrRelay {

@@ -30,6 +30,7 @@ impl TestSpawner {
         spawner.order(
             &SpawnerOrder::Start {
                 version: Version,
+                json: false,
                 user: None,
             },
             &[],

@@ -87,7 +87,9 @@ pub enum SpawnerOrder {
     /// Serve from now on, as this user if there is one.
     Start {
         /// The version of these tables.
-        version: Version<1>,
+        version: Version<2>,
+        /// Whether messages are JSON.
+        json: bool,
         /// The user of all programs; `None` is that of the server.
         user: Option<Account>,
     },
@@ -136,7 +138,7 @@ encoding! {
         2 => Release { id, timeout_ms },
         3 => Kill { id, process_tag },
         4 => Note { id, text },
-        5 => Start { version, user },
+        5 => Start { version, json, user },
     }
 }
 
@@ -239,10 +241,12 @@ mod tests {
             },
             SpawnerOrder::Start {
                 version: Version,
+                json: true,
                 user: None,
             },
             SpawnerOrder::Start {
                 version: Version,
+                json: true,
                 user: Some(Account {
                     name: Some(c"www-cgi".into()),
                     user: 1001,

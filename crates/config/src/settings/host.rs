@@ -9,15 +9,20 @@ use crate::error::Findings;
 use crate::keys::{Key, Setting, Table, Tables, Topic, Twice, table};
 use crate::units::{Millis, OneOrMany};
 use crate::value::{Value, Written};
-use crate::{Fallback, HeaderAction, LogFormat, Network, StatusRange, Symlinks};
+use crate::{Endpoint, Fallback, HeaderAction, LogFormat, Network, StatusRange, Symlinks};
 
 table! {
     /// One `[[host]]`. What it leaves out is taken from the top level.
     HostSettings, "host" {
         /// Host names, such as a.example or *.example.
         ///
-        /// The first host may leave them out: it is the default host.
+        /// The first host of an address may leave them out: it is the default host there.
         names: OneOrMany<String>, Host, "the default host", "[\"example.com\", \"*.example.com\"]";
+        /// Addresses at which the host is served: some of listen and tls-listen of the top level.
+        ///
+        /// At each address the first host served there is the default host. Hosts at different addresses may have
+        /// the same name.
+        listen: OneOrMany<Endpoint>, Host, "all", "[\":8080\"]";
         /// Name to which the other names redirect with 308: one of them, or a URL with http or https.
         canonical: String, Host, "no redirect", "\"www.example.com\"";
         /// Document root: a directory.

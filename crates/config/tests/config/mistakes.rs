@@ -284,9 +284,9 @@ const MISTAKES: &[Mistake] = &[
         &["never used"],
     ),
     (
-        "[[host]]\nroot = \"site\"\nlisten = \"80\"",
+        "[[host]]\nroot = \"site\"\nworkers = 2",
         3,
-        &["host.listen: unknown key here", "top of the file"],
+        &["host.workers: unknown key here", "top of the file"],
     ),
     ("workers = 1\nworkers = 2", 2, &["duplicate key"]),
     ("workers = ", 1, &["workers"]),

@@ -42,6 +42,63 @@ pub(super) const MISTAKES_OF_TABLES: &[Mistake] = &[
         1,
         &["`unix:/run/s` is not an address to listen on"],
     ),
+    (
+        "listen = \"8080\"\n[[host]]\nroot = \".\"\nlisten = [\"8080\", \":8081\"]",
+        4,
+        &["host.listen: the server does not listen at 0.0.0.0:8081, only at 127.0.0.1:8080"],
+    ),
+    (
+        "listen = [\"8080\", \"8081\"]\n[[host]]\nroot = \".\"\nlisten = \"8080\"",
+        1,
+        &["listen: no host is served at 127.0.0.1:8081"],
+    ),
+    (
+        "otlp-endpoint = \"localhost:4318\"",
+        1,
+        &["otlp-endpoint: `localhost:4318` is not the URL of a collector"],
+    ),
+    (
+        "otlp-sampling = \"10%\"",
+        1,
+        &["otlp-sampling: there is no collector; set otlp-endpoint"],
+    ),
+    (
+        "otlp-endpoint = \"http://c\"\notlp-sampling = \"200%\"",
+        2,
+        &["otlp-sampling: `200%` is more than 100%"],
+    ),
+    (
+        "otlp-endpoint = \"http://c\"\ntrace-context = false",
+        2,
+        &["trace-context: spans need the trace of each request"],
+    ),
+    (
+        "otlp-endpoint = \"http://c\"\notlp-headers = { \"a b\" = \"c\" }",
+        2,
+        &["otlp-headers: `a b` and its value do not make a header"],
+    ),
+    (
+        "error-log-level = \"notice\"",
+        1,
+        &["error-log-level: `notice` is not a level; write one of error, warn, info, debug"],
+    ),
+    (
+        "[[host]]\nroot = \".\"\nlisten = []",
+        3,
+        &["host.listen: at least one address is needed"],
+    ),
+    (
+        "listen = [\"8080\", \"8081\"]\n[[host]]\nroot = \".\"\nnames = \"a\"\n\
+         [[host]]\nroot = \".\"\nlisten = \"8081\"",
+        5,
+        &["a host without names is never used"],
+    ),
+    (
+        "listen = [\"8080\", \"8081\"]\n[[host]]\nroot = \".\"\nnames = \"a\"\n\
+         [[host]]\nroot = \".\"\nlisten = \"8081\"\nnames = \"a\"",
+        8,
+        &["host.names: `a` is the name of two hosts"],
+    ),
     ("[[cors]]\nprefix = \"/a/\"", 1, &["a rule needs origins"]),
     (
         "[[cors]]\norigins = \"*\"\ncredentials = true",

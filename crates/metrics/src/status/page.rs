@@ -59,6 +59,7 @@ pub fn render(overview: &Overview, history: &History) -> String {
             certificates(&mut out, overview);
             network(&mut out, overview.master.network.as_ref());
             distributions::accepting(&mut out, &total.counters);
+            distributions::request_stages(&mut out, &total.counters);
             distributions::loop_times(&mut out, &total.counters);
             distributions::ready_events(&mut out, &total.counters.ready_events);
             distributions::helper_times(&mut out, &total.counters);

@@ -47,7 +47,8 @@ pub fn begin_response(
     response.write_head(&mut head);
     let writer = HeadWriter::resume(&mut head)
         .lines(&context.settings.server)
-        .field("Date", context.date.text);
+        .field("Date", context.date.text)
+        .field_if_some("Server-Timing", context.timing.as_deref());
     let upgrade = response.required_upgrade();
     let options = match (keep_alive, context.is_http10, upgrade.is_some()) {
         (false, _, false) => Some("close"),

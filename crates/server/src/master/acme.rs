@@ -19,7 +19,7 @@ use headway_tls::ChallengeMemory;
 use super::children::{Programs, Role, ended};
 use super::stopping::wait_or_kill;
 use super::tls::SharedTls;
-use super::{Master, MasterError, log_line, system};
+use super::{Master, MasterError, log_error, log_info, system};
 
 /// When it is started again after a death. Certificates last for days.
 const RESTART_DELAY: Duration = Duration::from_secs(5);
@@ -105,7 +105,7 @@ impl Acme {
         status.acme_deaths += 1;
         self.restart_at = Some(Instant::now() + RESTART_DELAY);
         let (end, delay) = (ended(exit), RESTART_DELAY.as_millis());
-        log_line(format_args!(
+        log_error(format_args!(
             "ACME process ended: {end}; restarting it in {delay} ms; certificates stay in use"
         ));
     }
@@ -116,7 +116,7 @@ impl Acme {
             return;
         }
         if let Err(error) = self.spawn(programs) {
-            log_line(error);
+            log_error(error);
             self.restart_at = Some(now + RESTART_DELAY);
         }
     }
@@ -153,10 +153,13 @@ impl Master<'_> {
                     status.acme_expiry_s.insert(host, expires_s);
                 }
                 FromAcme::Result { is_issued, text } => {
-                    log_line(text);
                     match is_issued {
                         true => status.acme_issued += 1,
                         false => status.acme_failures += 1,
+                    }
+                    match is_issued {
+                        true => log_info(text),
+                        false => log_error(text),
                     }
                     if is_issued {
                         self.renewals.look_now();

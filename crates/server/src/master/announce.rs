@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 
-use headway_config::{Account, Config};
+use headway_config::{Account, Config, Host};
 use headway_metrics::Overview;
 use headway_os::replace::replace_file;
 use headway_sandbox::Support;
 
 use super::reload::Generation;
 use super::status_page::StatusPage;
-use super::{Master, MasterError, Options, log_line, signals};
+use super::{Master, MasterError, Options, log_error, log_info, log_warn, signals};
 use crate::confinement;
 
-const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
+const RUNNING_AS_ROOT: &str = "running as root: files that only root may read can be \
      served; set user, as in user = \"www-data\" (user = \"root\" keeps this and does not warn)";
-const PROGRAMS_AS_ROOT: &str = "warning: programs run as root, who may change this machine even \
+const PROGRAMS_AS_ROOT: &str = "programs run as root, who may change this machine even \
      without capabilities; set program-user";
 
 /// What root is needed for.
@@ -70,18 +70,18 @@ impl Master<'_> {
         self.reload_is_due |= signals::drain(&self.signals.reload) > 0;
         self.upgrade_is_due |= signals::drain(&self.signals.upgrade) > 0;
         if let Err(error) = self.write_ready_file() {
-            log_line(format_args!("{error}; serving on"));
+            log_error(format_args!("{error}; serving on"));
         }
     }
 }
 
 fn warn_of_root(config: &Config) {
     if config.user.is_none() {
-        log_line(RUNNING_AS_ROOT);
+        log_warn(RUNNING_AS_ROOT);
     }
     let stays_root = config.user.as_ref().is_none_or(Account::is_root);
     if stays_root && config.needs_spawner() && config.program_user.is_none() {
-        log_line(PROGRAMS_AS_ROOT);
+        log_warn(PROGRAMS_AS_ROOT);
     }
 }
 
@@ -91,10 +91,10 @@ fn warn_of_sandbox(current: &Generation) {
         return;
     }
     for lack in Support::probe().lacks() {
-        log_line(format_args!("sandbox: {lack}"));
+        log_warn(format_args!("sandbox: {lack}"));
     }
     if let Some(why) = confinement::workers_need_more(&current.config) {
-        log_line(format_args!(
+        log_warn(format_args!(
             "sandbox: workers and helpers are not confined: {why}"
         ));
     }
@@ -110,33 +110,28 @@ fn print(current: &Generation, status: Option<SocketAddr>, overview: &Overview) 
     let config = &current.config;
     addresses(config, &overview.master.listen);
     if rustix::process::geteuid().is_root() && !as_user(config).is_empty() {
-        log_line(STAYS_ROOT);
+        log_info(STAYS_ROOT);
     }
     let keys = current.keys.as_ref();
     if let (Some(tls), Some(print)) = (&config.tls, keys.and_then(|keys| keys.development.as_ref()))
     {
         let file = tls.identities[0].certificate.display();
-        log_line(format_args!(
+        log_info(format_args!(
             "certificate {file}: self-signed, for development only; SHA-256 {print}"
         ));
     }
     if let Some(status) = status {
-        log_line(format_args!("status on http://{status}/status"));
+        log_info(format_args!("status on http://{status}/status"));
     }
     match overview.total.as_ref().map(|total| &total.trace.level) {
         None | Some(headway_debox::TraceLevel::Stacks) => {}
-        Some(_) if !config.trace => log_line("trace: off (trace = false)"),
-        Some(level) => log_line(format_args!("trace: {level}")),
+        Some(_) if !config.trace => log_info("trace: off (trace = false)"),
+        Some(level) => log_info(format_args!("trace: {level}")),
     }
 }
 
 /// Prints what is served at which addresses.
 pub(super) fn addresses(config: &Config, listen: &[String]) {
-    let root = config.hosts[0].root.display();
-    let more = match config.sites().len() - 1 {
-        0 => String::new(),
-        hosts => format!(" and {hosts} more"),
-    };
     let workers = match config.workers {
         1 => "1 worker".into(),
         workers => format!("{workers} workers"),
@@ -148,7 +143,19 @@ pub(super) fn addresses(config: &Config, listen: &[String]) {
             false if at < plain => "http://",
             false => "https://",
         };
-        log_line(format_args!(
+        let served = |host: &&Host| {
+            let wanted = config.listen.get(at);
+            wanted.is_none_or(|wanted| host.is_served_at(wanted))
+        };
+        let mut hosts = config.sites().iter().filter(served);
+        let Some(root) = hosts.next().map(|host| host.root.display()) else {
+            continue;
+        };
+        let more = match hosts.count() {
+            0 => String::new(),
+            hosts => format!(" and {hosts} more"),
+        };
+        log_info(format_args!(
             "serving {root}{more} on {scheme}{address} ({workers}, {}){}",
             config.events,
             as_user(config)

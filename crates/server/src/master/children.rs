@@ -43,6 +43,8 @@ pub struct Programs {
     pub handshakes: Vec<OsString>,
     /// Arguments that make the binary the ACME process.
     pub acme: Vec<OsString>,
+    /// Arguments that make the binary the span process.
+    pub spans: Vec<OsString>,
     /// The user that they are; `None` is that of the master.
     pub(super) user: Option<Identity>,
     /// Whether a spawner is root in spite of it: it starts programs as another user.
@@ -65,6 +67,7 @@ pub(super) enum Role {
     Spawner,
     Handshakes,
     Acme,
+    Spans,
 }
 
 impl Role {
@@ -73,9 +76,12 @@ impl Role {
         match self {
             Role::Worker => CapabilitySet::IPC_LOCK | CapabilitySet::PERFMON | CapabilitySet::BPF,
             Role::Store => CapabilitySet::IPC_LOCK,
-            Role::Helper | Role::Log | Role::Spawner | Role::Handshakes | Role::Acme => {
-                CapabilitySet::empty()
-            }
+            Role::Helper
+            | Role::Log
+            | Role::Spawner
+            | Role::Handshakes
+            | Role::Acme
+            | Role::Spans => CapabilitySet::empty(),
         }
     }
 }
@@ -95,6 +101,7 @@ impl Programs {
             spawner: vec!["serve-spawner".into()],
             handshakes: vec!["serve-handshakes".into()],
             acme: vec!["serve-acme".into()],
+            spans: vec!["serve-spans".into()],
             user: None,
             spawner_is_root: false,
             sandbox: None,
@@ -133,7 +140,12 @@ impl Programs {
     pub(super) fn sandbox_of(&self, role: Role) -> Option<Demand> {
         self.sandbox.filter(|_| match role {
             Role::Worker | Role::Helper => self.workers_are_confined,
-            Role::Log | Role::Store | Role::Spawner | Role::Handshakes | Role::Acme => true,
+            Role::Log
+            | Role::Store
+            | Role::Spawner
+            | Role::Handshakes
+            | Role::Acme
+            | Role::Spans => true,
         })
     }
 
@@ -146,6 +158,7 @@ impl Programs {
             Role::Spawner => &self.spawner,
             Role::Handshakes => &self.handshakes,
             Role::Acme => &self.acme,
+            Role::Spans => &self.spans,
         };
         // The log process alone may be asked to write to standard output, as /dev/stdout.
         let stdout = match role {

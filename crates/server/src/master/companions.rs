@@ -19,7 +19,7 @@ use rustix::io::IoSlice;
 use super::children::{Programs, Role, ended};
 use super::stopping::wait_or_kill;
 use super::tls::Keys;
-use super::{MasterError, log_line};
+use super::{MasterError, log_error};
 
 /// A process that dies sooner than this after its start is restarted with a delay.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
@@ -97,7 +97,7 @@ impl Companions {
                 Some((pid, socket))
             }
             Err(error) => {
-                log_line(format_args!("{error}; retrying"));
+                log_error(format_args!("{error}; retrying"));
                 slot.restart_at = Some(Instant::now() + RESTART_DELAY);
                 None
             }
@@ -186,7 +186,7 @@ impl Slot {
             false => Duration::ZERO,
         };
         self.restart_at = Some(Instant::now() + delay);
-        log_line(format_args!(
+        log_error(format_args!(
             "{} of worker {number} ended: {}; restarting it in {} ms; {}",
             kind.name(),
             ended(exit),
@@ -199,13 +199,14 @@ impl Slot {
 /// Starts a spawner.
 pub(super) fn spawner(
     programs: &Programs,
-    user: Option<&Account>,
+    (user, is_json): (Option<&Account>, bool),
 ) -> Result<(Child, OwnedFd), MasterError> {
     let (theirs, workers) = Control::pair()?;
     let mut start = Vec::new();
     encode_order(
         &SpawnerOrder::Start {
             version: Version,
+            json: is_json,
             user: user.cloned(),
         },
         &mut start,

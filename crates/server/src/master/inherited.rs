@@ -27,7 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::activation::{self, GivenSocket};
 use super::predecessors::Predecessors;
-use super::{MasterError, log_line, system};
+use super::{MasterError, log_error, system};
 
 /// The process, the number of the memfd, the number of attempts that have failed, and why the last one has.
 pub(super) const VARIABLE: &str = "HEADWAY_UPGRADE";
@@ -137,7 +137,7 @@ impl Predecessor {
         let version = self.state.version.clone();
         loop {
             match self.attempt {
-                0 => log_line(format_args!(
+                0 => log_error(format_args!(
                     "upgrade failed: {why}; going back to version {version}"
                 )),
                 _ if self.is_stopped(&why) => return self.stop(),
@@ -157,7 +157,7 @@ impl Predecessor {
     /// stop.
     fn is_stopped(&self, why: &str) -> bool {
         let pause = PAUSE_MAX.min(Duration::from_secs(1 << self.attempt.min(4)) / 2);
-        log_line(format_args!(
+        log_error(format_args!(
             "{why}; the workers before go on serving; trying again in {} s or after SIGHUP",
             pause.as_secs()
         ));
@@ -178,7 +178,7 @@ impl Predecessor {
     fn stop(self) {
         match Predecessors::new(&self) {
             Ok(before) => before.stop_and_wait(Duration::from_millis(self.state.drain_timeout_ms)),
-            Err(error) => log_line(format_args!("stop the workers before: {error}")),
+            Err(error) => log_error(format_args!("stop the workers before: {error}")),
         }
     }
 }

@@ -246,19 +246,20 @@ impl Listeners {
         self.addresses().iter().map(Endpoint::to_string).collect()
     }
 
-    /// The sockets of these addresses of one of `workers` workers. If there were more workers earlier, some have several of
+    /// The sockets of these addresses of one of `workers` workers, with the number of the address. If there were more workers earlier, some have several of
     /// an address: closing one would reset the connections in its queue.
     pub(super) fn of_worker(
         &self,
         (number, workers): (usize, usize),
         addresses: Range<usize>,
-    ) -> Vec<BorrowedFd<'_>> {
+    ) -> Vec<(u32, BorrowedFd<'_>)> {
         let mut all = Vec::new();
-        for address in &self.addresses[addresses] {
+        for at in addresses {
+            let address = &self.addresses[at];
             let is_one = address.sockets.len() == 1;
             let own = address.sockets.iter().enumerate();
             let own = own.filter(|(place, _)| is_one || place % workers == number);
-            all.extend(own.map(|(_, socket)| socket.as_fd()));
+            all.extend(own.map(|(_, socket)| (at as u32, socket.as_fd())));
         }
         all
     }

@@ -12,7 +12,7 @@ use headway_metrics::MasterStatus;
 
 use super::children::{Programs, RESTART_DELAY, Role, ended};
 use super::reload::Generation;
-use super::{Master, MasterError, announce, log_line, signals, timespec};
+use super::{Master, MasterError, announce, log_error, log_warn, signals, timespec};
 
 /// Time for the log process to open its file.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ impl Log {
         if let Some(control) = self.control()
             && !matches!(control.try_send(&ToLog::Reopen, &[]), Ok(true))
         {
-            log_line("cannot have the log process reopen its file: its channel is full");
+            log_warn("cannot have the log process reopen its file: its channel is full");
         }
     }
 
@@ -108,14 +108,14 @@ impl Log {
             match control.try_receive::<FromLog>() {
                 Ok(Received::Message(FromLog::Ready, _)) => status.log_error = None,
                 Ok(Received::Message(FromLog::Dropped { lines, why }, _)) => {
-                    log_line(format_args!(
+                    log_error(format_args!(
                         "access log: {why}; {lines} lines lost, continuing to serve"
                     ));
                     status.log_lines_lost += lines;
                     status.log_error = Some(why);
                 }
                 Ok(Received::Message(FromLog::Failed { why }, _)) => {
-                    log_line(format_args!(
+                    log_error(format_args!(
                         "access log: {why}; continuing with the old file"
                     ));
                     status.log_error = Some(why);
@@ -139,7 +139,7 @@ impl Log {
             Err(error) => error.to_string(),
         };
         let delay = RESTART_DELAY.as_millis();
-        log_line(format_args!(
+        log_error(format_args!(
             "log process ended: {end}; restarting it in {delay} ms"
         ));
         status.log_deaths += 1;
@@ -154,7 +154,7 @@ impl Log {
         match self.spawn(programs) {
             Ok(()) => true,
             Err(error) => {
-                log_line(error);
+                log_error(error);
                 self.restart_at = Some(now + RESTART_DELAY);
                 false
             }

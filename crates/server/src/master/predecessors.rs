@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use headway_config::ErrorLevel;
 use headway_control::{
-    Control, FromWorker, HandedProcess, HandedWorker, Packet, Packets, Received, ToWorker,
+    Control, FromWorker, HandedProcess, HandedWorker, NoticeRequest, Packet, Packets, Received,
+    ToWorker,
 };
 use headway_metrics::Snapshot;
 use headway_sandbox::Demand;
@@ -20,7 +22,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use super::children::{Programs, Role};
 use super::inherited::Predecessor;
 use super::stopping::EXIT_TIMEOUT;
-use super::{Master, log_line};
+use super::{Master, log_error, log_of};
 
 /// How long the other processes may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
@@ -281,6 +283,11 @@ impl Worker {
         }
     }
 
+    fn log(&self, message: (ErrorLevel, &str), request: Option<NoticeRequest>) {
+        let process = format!("worker {} before", self.number);
+        log_of(&process, self.process.0, message, request);
+    }
+
     fn read(&mut self) -> Wanted {
         let mut wanted = Wanted::default();
         while let Some(control) = &self.control {
@@ -294,10 +301,15 @@ impl Worker {
                 }
                 Ok(Received::Message(FromWorker::AcceptPending, _)) => wanted.is_pending = true,
                 Ok(Received::Message(
-                    FromWorker::Notice { text } | FromWorker::Failed { why: text },
+                    FromWorker::Notice {
+                        level,
+                        text,
+                        request,
+                    },
                     _,
-                )) => {
-                    log_line(format_args!("worker {} before: {text}", self.number));
+                )) => self.log((level, &text), request.map(|request| *request)),
+                Ok(Received::Message(FromWorker::Failed { why }, _)) => {
+                    self.log((ErrorLevel::Error, &why), None);
                 }
                 // Another version may say what this one does not know.
                 Ok(Received::Message(
@@ -354,7 +366,7 @@ impl Master<'_> {
                         process,
                         socket: None,
                     })),
-                Err(error) => log_line(format_args!("start a helper: {error}")),
+                Err(error) => log_error(format_args!("start a helper: {error}")),
             }
         }
         if wanted.is_pending {

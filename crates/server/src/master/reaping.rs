@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::children::ended;
-use super::{CLEAN_EXIT, Master, MasterError, announce, log_line};
+use super::{CLEAN_EXIT, Master, MasterError, announce, log_error, log_warn};
 
 impl Master<'_> {
     /// Checks every child, because SIGCHLD does not say which one ended.
@@ -39,6 +39,10 @@ impl Master<'_> {
         if let Some(acme) = &mut self.acme {
             acme.reap(self.stopping.is_some(), &mut self.own_status);
         }
+        self.read_spans();
+        if let Some(spans) = &mut self.spans {
+            spans.reap(self.stopping.is_some(), &mut self.own_status);
+        }
     }
 
     pub(super) fn worker_ended(&mut self, number: usize, end: &str) {
@@ -56,7 +60,7 @@ impl Master<'_> {
         if slot.is_retiring() {
             slot.free();
             if end != CLEAN_EXIT && self.stopping.is_none() {
-                log_line(format_args!(
+                log_warn(format_args!(
                     "worker {worker} ended while it drained: {why}"
                 ));
             }
@@ -83,7 +87,7 @@ impl Master<'_> {
         if self.current.config.wakes_one_worker() {
             self.notify_others(number);
         }
-        log_line(format_args!(
+        log_error(format_args!(
             "worker {worker} ended: {why}; restarting it in {delay} ms"
         ));
     }

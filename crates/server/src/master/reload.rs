@@ -25,7 +25,8 @@ use super::tls::{Keys, SharedTls};
 use super::watchdog::Watchdog;
 use super::worker::WorkerSlot;
 use super::{
-    Master, MasterError, activation, announce, choose_send_method, log_line, signals, system,
+    Master, MasterError, activation, announce, choose_send_method, error_log, log_error, log_info,
+    signals, system,
 };
 use crate::confinement;
 
@@ -247,6 +248,7 @@ impl Master<'_> {
         if let Some(acme) = reload.acme {
             self.replace_acme(acme);
         }
+        self.replace_spans();
         if let Some(store) = &mut self.store {
             store.set_limits(&self.current.config);
         }
@@ -255,7 +257,8 @@ impl Master<'_> {
         self.retire(&earlier);
         self.own_status.reloads += 1;
         self.own_status.reload_error = None;
-        log_line(reload.done);
+        error_log::configure(self.current.config.error_log);
+        log_info(reload.done);
         Service::ready();
         if !self.options.quiet && earlier.config.listen != self.current.config.listen {
             announce::addresses(&self.current.config, &self.own_status.listen);
@@ -279,7 +282,7 @@ impl Master<'_> {
             .reload
             .as_ref()
             .map(|reload| announce::as_user(&reload.generation.config));
-        log_line(format_args!(
+        log_error(format_args!(
             "reload failed{}: {why}; serving on with the configuration before",
             user.unwrap_or_default()
         ));
@@ -313,7 +316,7 @@ impl Master<'_> {
     fn start_resolver(&mut self) {
         match Resolver::start(&self.current.config) {
             Ok(resolver) => self.resolver = resolver,
-            Err(error) => log_line(format_args!(
+            Err(error) => log_error(format_args!(
                 "resolver thread: {error}; names are not resolved again"
             )),
         }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use headway_config::{Config, Handshakes};
+use headway_config::{Config, ErrorFormat, Handshakes};
 use headway_control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
 
 use super::children::Role;
@@ -37,12 +37,13 @@ impl Master<'_> {
         let mut outgoing = OutgoingDescriptors::default();
         let (plain, all) = (config.plain_listeners(), config.listen.len());
         let one = (assigned.number, config.workers);
-        outgoing.add(
-            StartDescriptor::Listener,
-            listeners.of_worker(one, 0..plain),
-        );
+        let in_clear = listeners.of_worker(one, 0..plain);
         let secure = listeners.of_worker(one, plain..all);
-        outgoing.add(StartDescriptor::TlsListener, secure);
+        let of_listeners = in_clear.iter().chain(&secure).map(|(at, _)| *at);
+        let of_listeners: Vec<u32> = of_listeners.collect();
+        let socket = |(_, socket)| socket;
+        outgoing.add(StartDescriptor::Listener, in_clear.into_iter().map(socket));
+        outgoing.add(StartDescriptor::TlsListener, secure.into_iter().map(socket));
         let counters = shared.counters.iter().map(AsFd::as_fd);
         outgoing.add(StartDescriptor::SharedCounters, counters);
         let addresses = shared.addresses.iter().map(AsFd::as_fd);
@@ -53,10 +54,14 @@ impl Master<'_> {
         let keys = keys.map_err(system("pass keys to a worker"))?;
         let keys = keys.iter().flatten().map(AsFd::as_fd);
         outgoing.add(StartDescriptor::Keys, keys);
+        let mut config = config.clone();
+        // They may have secrets, which only the span process needs.
+        config.otlp.iter_mut().for_each(|otlp| otlp.headers.clear());
         let message = ToWorker::Start {
             worker,
-            config: Box::new(config.clone()),
+            config: Box::new(config),
             descriptors: outgoing.names,
+            listeners: of_listeners,
         };
         ours.send(&message, &outgoing.descriptors)?;
         let child = programs
@@ -66,6 +71,7 @@ impl Master<'_> {
         self.start_companion(Companion::Spawner, place);
         self.start_companion(Companion::Handshakes, place);
         self.connect_store(place);
+        self.connect_spans(place);
         Ok(())
     }
 
@@ -81,9 +87,10 @@ impl Master<'_> {
         let companions = &mut self.companions;
         let message = match (kind, &generation.keys) {
             (Companion::Spawner, _) if config.needs_spawner() => {
-                let user = config.program_user.as_ref();
+                let is_json = config.error_log.format == ErrorFormat::Json;
+                let how = (config.program_user.as_ref(), is_json);
                 companions
-                    .start(kind, place, || companions::spawner(programs, user))
+                    .start(kind, place, || companions::spawner(programs, how))
                     .map(|(pid, socket)| (ToWorker::Spawner { pid }, socket))
             }
             (Companion::Handshakes, Some(keys)) if !does_handshakes(config) => companions

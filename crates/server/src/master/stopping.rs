@@ -7,7 +7,7 @@ use headway_control::{Drain, ToWorker};
 
 use super::service::Service;
 use super::watchdog::process_state;
-use super::{Master, MasterError, log_line, signals};
+use super::{Master, MasterError, log_warn, signals};
 
 /// Time for a worker to exit by itself after the drain deadline.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -53,6 +53,9 @@ impl Master<'_> {
         self.companions.cancel_restarts();
         if let Some(acme) = &mut self.acme {
             acme.restart_at = None;
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.restart_at = None;
         }
         self.cancel_upgrade();
         if !self.goes_back() {
@@ -116,6 +119,9 @@ impl Master<'_> {
         if let Some(acme) = self.acme {
             acme.end(deadline);
         }
+        if let Some(spans) = self.spans {
+            spans.end(deadline);
+        }
         for log in self.log.iter_mut().chain(&mut self.retired_logs) {
             log.end(LOG_EXIT_TIMEOUT);
         }
@@ -154,7 +160,7 @@ fn wait_until(left: &mut Vec<&mut Child>, deadline: Instant) {
 
 fn warn_of_survivor(child: &Child) {
     let id = child.id();
-    log_line(format_args!(
+    log_warn(format_args!(
         "process {id} ({}) has not ended {} ms after SIGKILL; ending without it",
         process_state(id),
         KILL_TIMEOUT.as_millis()

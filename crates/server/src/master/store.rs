@@ -15,7 +15,7 @@ use headway_metrics::{MasterStatus, Pinned, Stored};
 
 use super::children::{Programs, RESTART_DELAY, Role, ended};
 use super::stopping::wait_or_kill;
-use super::{Master, MasterError, log_line, system};
+use super::{Master, MasterError, log_error, log_warn, system};
 
 /// The store process and the socket to it.
 pub(super) struct Store {
@@ -35,7 +35,7 @@ impl Store {
             && let Err(error) = headway_files::probe_memfd()
         {
             config.content_store_max_bytes = 0;
-            log_line(format_args!(
+            log_warn(format_args!(
                 "memfd_create: {error}; no content store: files above 16 KiB are copied for each response"
             ));
         }
@@ -77,7 +77,7 @@ impl Store {
         match connected {
             Ok(socket) => Some(socket),
             Err(error) => {
-                log_line(format_args!(
+                log_error(format_args!(
                     "store process: {error}; a worker stores files on its own"
                 ));
                 None
@@ -122,7 +122,7 @@ impl Store {
         status.store_deaths += 1;
         self.restart_at = Some(Instant::now() + RESTART_DELAY);
         let (end, delay) = (ended(exit), RESTART_DELAY.as_millis());
-        log_line(format_args!(
+        log_error(format_args!(
             "store process ended: {end}; restarting it in {delay} ms"
         ));
     }
@@ -135,7 +135,7 @@ impl Store {
         match self.spawn(programs) {
             Ok(()) => true,
             Err(error) => {
-                log_line(error);
+                log_error(error);
                 self.restart_at = Some(now + RESTART_DELAY);
                 false
             }

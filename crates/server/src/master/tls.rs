@@ -25,7 +25,7 @@ use headway_tls::{Acceptor, ChallengeMemory, Identity, Settings, TicketSecret};
 use rustix::fs::{Mode, OFlags};
 
 use super::reload::Generation;
-use super::{Master, log_line};
+use super::{Master, log_warn};
 use validity::Validity;
 
 /// How often the files are checked.
@@ -126,7 +126,7 @@ impl Keys {
     pub(super) fn check_validity(&self, before: Option<&Keys>) -> Result<(), String> {
         let before = before.map_or(&[][..], |before| &before.validities);
         for fault in validity::check(&self.validities, before)? {
-            log_line(format_args!("{fault}; clients will refuse it"));
+            log_warn(format_args!("{fault}; clients will refuse it"));
         }
         Ok(())
     }
@@ -169,8 +169,8 @@ fn warn_without_offload(tls: &TlsConfig) {
     }
     if let Err((call, error)) = kernel_tls::probe() {
         let error = io::Error::from(error);
-        log_line(format_args!(
-            "warning: tls-offload: {call}: {error}; workers seal records themselves; load the kernel module tls, \
+        log_warn(format_args!(
+            "tls-offload: {call}: {error}; workers seal records themselves; load the kernel module tls, \
              or set tls-offload = \"off\""
         ));
     }

@@ -34,7 +34,9 @@ use super::inherited::{Inherited, VARIABLE, execute, open_program, path_of_progr
 use super::predecessors::{Predecessors, read_tickets};
 use super::service::Service;
 use super::tls::SharedTls;
-use super::{Master, MasterError, Options, activation, listeners, log_line, signals, system};
+use super::{
+    Master, MasterError, Options, activation, listeners, log_error, log_info, signals, system,
+};
 
 /// The option of the rehearsal, which follows `serve`.
 const OPTION: &str = "--rehearse-upgrade";
@@ -155,7 +157,7 @@ impl Master<'_> {
     }
 
     fn fail_upgrade(&mut self, why: &str) {
-        log_line(format_args!(
+        log_error(format_args!(
             "upgrade failed: {why}; serving on with version {VERSION}"
         ));
         Service::ready();
@@ -276,7 +278,8 @@ impl Master<'_> {
             .chain(ended)
             .chain(self.companions.pids())
             .chain(self.ending.iter().map(Child::id))
-            .chain(self.acme.as_ref().and_then(|acme| acme.pid()));
+            .chain(self.acme.as_ref().and_then(|acme| acme.pid()))
+            .chain(self.spans.as_ref().and_then(|spans| spans.pid()));
         all.extend(without.map(|pid| (pid, None)));
         all
     }
@@ -292,10 +295,10 @@ impl Master<'_> {
             None => {
                 status.upgrades += 1;
                 status.upgrade_error = None;
-                log_line(format_args!("upgraded from version {version} to {VERSION}"));
+                log_info(format_args!("upgraded from version {version} to {VERSION}"));
             }
             Some(why) => {
-                log_line(format_args!(
+                log_error(format_args!(
                     "upgrade failed: {why}; serving on with version {VERSION}"
                 ));
                 status.upgrade_failures += 1;

@@ -19,7 +19,7 @@ use headway_os::process::waits_for_events;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::worker::WorkerSlot;
-use super::{Master, log_line};
+use super::{Master, log_error};
 
 /// Checks that a worker misses before it is replaced.
 const CHECKS: u32 = 4;
@@ -142,7 +142,7 @@ impl Master<'_> {
         let id = running.child.id();
         running.progress.kill_at = Some(now + CORE_TIMEOUT);
         self.own_status.workers_stuck += 1;
-        log_line(format_args!(
+        log_error(format_args!(
             "worker {worker} (process {id}, {}) has made no progress for {} ms; replacing it \
              (worker-timeout)",
             process_state(id),

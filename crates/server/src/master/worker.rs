@@ -132,6 +132,12 @@ impl WorkerSlot {
         self.worker.as_ref().map_or(0, |worker| worker.number)
     }
 
+    /// The process ID of its worker; 0 if none runs.
+    pub(super) fn pid(&self) -> u32 {
+        let running = self.running.as_ref();
+        running.map_or(0, |running| running.child.id())
+    }
+
     /// Whether its worker belongs to this generation.
     pub(super) fn is_of(&self, generation: &Rc<Generation>) -> bool {
         let worker = self.worker.as_ref();

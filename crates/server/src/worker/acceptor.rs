@@ -16,7 +16,7 @@ use headway_accept::{
     Accepted, AddressBoard, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX,
     Listeners, NOT_ACCEPTING, batch_limit,
 };
-use headway_config::{AcceptBatch, Config, EarlyReject, ListenerMode};
+use headway_config::{AcceptBatch, Config, EarlyReject, ErrorLevel, ListenerMode};
 use headway_connection::{CONNECTION, Connection};
 use headway_control::FromWorker;
 use headway_event::Ready;
@@ -45,6 +45,8 @@ const FULL_POLL_MS: u64 = 100;
 /// The listeners of a worker, and what decides how many connections it accepts.
 pub(super) struct Acceptor {
     pub listeners: Listeners,
+    /// For each listener the number of its address.
+    of_listeners: Vec<u32>,
     /// The number of connections per client address.
     addresses: Addresses,
     /// Decides the accept batch, unless a number is configured.
@@ -63,7 +65,7 @@ impl Acceptor {
     pub(super) fn new(
         config: &Config,
         worker: u32,
-        mut listeners: Listeners,
+        (mut listeners, of_listeners): (Listeners, Vec<u32>),
         balance: Option<Balance>,
         board: Option<AddressBoard>,
     ) -> Self {
@@ -71,6 +73,7 @@ impl Acceptor {
             addresses: Addresses::new(config.max_connections_per_address, board, worker),
             auto: admission_control(config, &mut listeners),
             listeners,
+            of_listeners,
             balance,
             refusals: Refusals::default(),
             accepts_owed: 0,
@@ -278,7 +281,7 @@ impl Acceptor {
     /// other workers of those.
     fn report_listeners(&mut self, context: &mut LoopContext) {
         if let Some(text) = self.listeners.take_notice() {
-            context.notice(text);
+            context.notice(ErrorLevel::Error, text);
         }
         if self.listeners.take_undrained() {
             // A full channel is no problem: a worker that does not read its messages is about to be
@@ -340,7 +343,7 @@ impl Acceptor {
             self.refusals.clear(context);
         }
         if context.counters.accept_pauses.is_power_of_two() {
-            context.notice(format!(
+            context.notice(ErrorLevel::Error, format!(
                 "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
                  limit, or lower --max-connections or --file-cache-descriptors)",
                 context.counters.accept_pauses

@@ -43,6 +43,7 @@ impl Worker {
             self.close(slot);
         }
         self.context.flush_log();
+        self.context.flush_spans();
         let snapshot = Box::new(snapshot(self));
         self.context.send_snapshot(0, snapshot);
         Ok(self.context.control.send(&FromWorker::Drained, &[])?)

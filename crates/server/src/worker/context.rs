@@ -11,16 +11,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_accept::Reserve;
 use headway_base::random::{Draw, Random};
-use headway_config::{Config, HandlerConfig};
+use headway_config::{Config, ErrorLevel, HandlerConfig};
 use headway_connection::{Connection, ConnectionTable, Next};
 use headway_control::{Control, FromWorker};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
 use headway_files::{KnownFile, Pool, Residency, RootId};
-use headway_gateway::TraceContext;
+use headway_gateway::{ALL_56, TraceContext};
 use headway_http::{Head, HeadLimits};
 use headway_lookup::{LookupContext, VirtualHosts};
 use headway_metrics::calls::{Call, Tracer};
-use headway_metrics::{Counters, RequestDurations, Snapshot};
+use headway_metrics::{Counters, RequestDurations, RequestStage, Snapshot};
 use headway_request::{Entry, Request, Requests};
 use headway_respond::handlers::Routes;
 use headway_respond::{Date, ResponseContext, ResponseSettings};
@@ -30,7 +30,9 @@ use super::buffers::BufferRoom;
 use super::http2::shares::Shares;
 use super::http2::suspects::Suspects;
 use super::log::Log;
+use super::messages::MessageLimit;
 use super::sending::Sender;
+use super::spans::Spans;
 use super::tls::{RAW_BYTES, Tls};
 
 /// The parts of a worker that its stages share.
@@ -62,6 +64,10 @@ pub(super) struct LoopContext {
     pub pool: Pool,
     pub sender: Sender,
     pub log: Option<Log>,
+    /// How many messages about requests there may still be.
+    pub message_limit: MessageLimit,
+    /// Spans for the span process, with `otlp-endpoint`.
+    pub spans: Option<Spans>,
     /// The source of trace and request IDs, with `trace-context`.
     pub trace_random: Option<Random>,
     /// The room for bodies and responses that wait.
@@ -168,6 +174,8 @@ impl LoopContext {
             pool: opened.pool,
             sender: opened.sender,
             log: opened.log,
+            message_limit: MessageLimit::default(),
+            spans: config.otlp.is_some().then(Spans::new),
             trace_random: config.trace_context.then(random),
             buffers: BufferRoom::new(&config),
             // Room for a buffered partial header and as much again, so that receiving always makes
@@ -227,7 +235,10 @@ impl LoopContext {
         match registered {
             Ok(()) => connection.interest = Some(interest),
             // Out of memory or watches: this connection's deadline will end it.
-            Err(error) => self.notice(format!("cannot watch a connection: {error}")),
+            Err(error) => self.notice(
+                ErrorLevel::Error,
+                format!("cannot watch a connection: {error}"),
+            ),
         }
     }
 
@@ -282,14 +293,6 @@ impl LoopContext {
         second < (self.unix_ms - FILE_CLOCK_TICK_MS).div_euclid(1000)
     }
 
-    /// Sends a message for the operator to the master, which prints it.
-    pub fn notice(&self, text: String) {
-        // If the channel is full, many messages are unread already, so this one may be dropped.
-        let _ = self.tracer.call(Call::ControlSend, || {
-            self.control.try_send(&FromWorker::Notice { text }, &[])
-        });
-    }
-
     /// Sends a snapshot to the master.
     pub fn send_snapshot(&self, id: u64, snapshot: Box<Snapshot>) {
         // If the channel is full, the master's request times out and it asks again.
@@ -337,16 +340,16 @@ impl LoopContext {
         route.is_some_and(|route| !matches!(route.location.handler, HandlerConfig::Files))
     }
 
-    /// The request with this header, which stands at the start of `received`. Its first byte came at
-    /// `started_us`.
+    /// The request with this header, which stands at the start of `received`. Its first byte came to
+    /// this listener at `started_us`.
     pub fn make_request(
         &mut self,
         head: &Head<'_>,
         received: &[u8],
-        started_us: u64,
+        (listener, started_us): (u32, u64),
     ) -> Box<Request> {
         self.counters.requests_received += 1;
-        let host = self.hosts.find_for(head.host, head.target).root;
+        let host = self.hosts.find_for(listener, head.host, head.target).root;
         let mut request = self.requests.make(head, received, host);
         request.started_us = started_us;
         request
@@ -363,7 +366,9 @@ impl LoopContext {
         let request = headway_gateway::Request::new(head, received);
         let is_trusted = connection.has_trusted_sender();
         let random = [(); 3].map(|()| random.next_u64());
-        Some(TraceContext::new(&request, is_trusted, random))
+        let otlp = self.config.otlp.as_ref();
+        let sampled_56 = otlp.map_or(ALL_56, |otlp| otlp.sampling.threshold_56());
+        Some(TraceContext::new(&request, is_trusted, random, sampled_56))
     }
 
     /// When the first byte of the request came whose header is handled now.
@@ -374,9 +379,19 @@ impl LoopContext {
         }
     }
 
+    /// The response of a request begins. What could not be parsed has been in no stage before.
+    pub fn enter_send(&self, connection: &mut Connection, request: &Request) {
+        let now_us = self.clock.now_us();
+        if !request.is_parsed() {
+            connection.stages.begin(now_us);
+        }
+        connection.stages.enter(RequestStage::Send, now_us);
+    }
+
     /// Accounts for a response that was just finished or aborted: its duration and its log line.
     pub fn end_request(&mut self, connection: &Connection, request: &Request) {
-        let duration_us = self.clock.now_us().saturating_sub(request.started_us);
+        let now_us = self.clock.now_us();
+        let duration_us = now_us.saturating_sub(request.started_us);
         let of_stream = connection.stream.as_ref().and_then(|of| of.stream.status());
         let status = of_stream.unwrap_or(connection.outgoing.status);
         // As in the number of requests by status, one without a byte of a response does not count.
@@ -384,7 +399,12 @@ impl LoopContext {
             let (host, handler) = (request.virtual_host.0, request.handler);
             let durations = &mut self.counters.request_durations;
             durations.record(host, handler, status, duration_us);
+            let mut stages = connection.stages;
+            stages.end(now_us);
+            self.counters.request_stages.record(&stages);
+            self.write_span((connection, &stages), request, (status, duration_us));
         }
+        self.report_end(connection, request, (status, duration_us));
         self.write_log(connection, request, status, duration_us);
     }
 
@@ -419,6 +439,8 @@ impl LoopContext {
         let settings = &self.response_settings;
         ResponseContext {
             origin: connection.origin.clone(),
+            timing: (self.config.server_timing)
+                .then(|| connection.stages.server_timing(self.clock.now_us())),
             ..ResponseContext::new(settings, &self.date, head, host, connection.keep_alive)
         }
     }

@@ -11,7 +11,7 @@ mod shared_store;
 pub(super) mod small_file;
 pub(super) mod static_file;
 
-use headway_config::Config;
+use headway_config::{Config, ErrorLevel};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -87,7 +87,10 @@ impl StaticFiles {
             .events
             .add(socket.as_fd(), Token::new(STORE, 0, 0), Interest::READ);
         if let Err(error) = watched {
-            return context.notice(format!("cannot watch the store process: {error}"));
+            return context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch the store process: {error}"),
+            );
         }
         self.store.forget_questions();
         if let Some(last) = self.store.shared.attach(StoreSocket::new(socket)) {

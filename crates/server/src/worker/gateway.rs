@@ -51,6 +51,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
 
+use headway_config::ErrorLevel;
 use headway_connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use headway_event::{Interest, Ready, Slots, Token};
 use headway_http::Status;
@@ -427,7 +428,10 @@ impl Gateway {
         match result {
             Ok(()) => channel.watched = wanted,
             // Out of memory or watches: only this exchange ends, by its timeout.
-            Err(error) => context.notice(format!("cannot watch a program: {error}")),
+            Err(error) => context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch a program: {error}"),
+            ),
         }
     }
 

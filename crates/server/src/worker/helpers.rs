@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
+use headway_config::ErrorLevel;
 use headway_control::FromWorker;
 use headway_event::{Interest, Token};
 use headway_files::{Done, HelperSlot, PoolStatistics, SlotState};
@@ -62,7 +63,10 @@ impl Helpers {
             .add(context.pool.socket(slot), token, Interest::READ);
         if let Err(error) = watched {
             context.pool.detach(slot);
-            context.notice(format!("cannot watch helper {pid}: {error}"));
+            context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch helper {pid}: {error}"),
+            );
         }
     }
 
@@ -95,7 +99,7 @@ impl Helpers {
     /// fourth and so on.
     fn report_abandoned_jobs(&mut self, context: &LoopContext, given_up: u64) {
         if given_up.is_power_of_two() {
-            context.notice(format!(
+            context.notice(ErrorLevel::Error, format!(
                 "several helpers died on the same job, so it was answered with 503 ({given_up} such jobs so \
                  far); check dmesg, memory limits and the disk"
             ));

@@ -42,6 +42,7 @@ impl LoopContext {
         self.counters.count_rejected(reject.kind);
         let started_us = self.first_byte_us(connection);
         let mut request = Box::new(Request::unparsed(input, started_us));
+        request.virtual_host = self.hosts.default_at(connection.listener);
         request.reject_reason = Some(reject.reason);
         self.close_with_error(connection, request, reject.status)
     }

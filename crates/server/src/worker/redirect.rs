@@ -141,6 +141,9 @@ impl TlsRedirect {
             return false;
         }
         let head = request.head.head();
+        if secure_endpoint(context, request).is_none() {
+            return false;
+        }
         let is_challenge = matches!(
             request.head.path(),
             Some(Ok(path)) if path.bytes.starts_with(ACME_CHALLENGES)
@@ -169,10 +172,7 @@ impl Handler for TlsRedirect {
             Break(next) => return next,
         };
         connection.keep_alive = context.keeps_alive(connection, &request);
-        let config = &context.config;
-        let tls = config.tls.as_ref();
-        let first = tls.and_then(|tls| config.listen.get(tls.first_listener));
-        let port = first.and_then(Endpoint::tcp);
+        let port = secure_endpoint(context, &request).and_then(Endpoint::tcp);
         let port = port.map_or(HTTPS_PORT, |address| address.port());
         let head = request.head.head();
         let (Some(host), Some(Ok(path))) = (head.host.map(name_of), request.head.path()) else {
@@ -191,6 +191,16 @@ impl Handler for TlsRedirect {
         );
         context.start_response(connection, request, response)
     }
+}
+
+/// The first address of TLS at which the host of a request is served.
+fn secure_endpoint<'c>(context: &'c LoopContext, request: &Request) -> Option<&'c Endpoint> {
+    let config = &context.config;
+    let host = request.head.head().host;
+    let mut secure = config.plain_listeners()..config.listen.len();
+    let hosts = &context.hosts;
+    let reached = |at: &usize| hosts.is_reached_at(*at as u32, host, request.virtual_host);
+    config.listen.get(secure.find(reached)?)
 }
 
 /// The host without its port. An IPv6 address has colons inside its brackets.

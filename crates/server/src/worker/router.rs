@@ -185,6 +185,7 @@ impl Router {
                 }
                 let started_us = connection.header_since_us;
                 let mut request = Box::new(Request::unparsed(&received, started_us));
+                request.virtual_host = context.hosts.default_at(connection.listener);
                 request.reject_reason = Some("header timeout");
                 return context.close_with_error(connection, request, Status::REQUEST_TIMEOUT);
             }

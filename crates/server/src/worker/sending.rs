@@ -119,6 +119,7 @@ impl LoopContext {
     ) -> Next {
         connection.outgoing = outgoing;
         connection.outgoing.method = request.method;
+        self.enter_send(connection, &request);
         let progress = match self.config.research.eager_write {
             true => self.transmit_in_round(connection),
             false => SendProgress::SocketFull,
@@ -580,6 +581,7 @@ impl LoopContext {
         let host = self.hosts.get(request.virtual_host);
         connection.outgoing = headway_respond::error(&context, status, Some(host), None);
         connection.outgoing.method = request.method;
+        self.enter_send(connection, request);
     }
 }
 

@@ -45,6 +45,9 @@ fn gauges(worker: &Worker, counters: &mut Counters) {
     if let Some(log) = &context.log {
         (counters.log_lines, counters.log_lines_dropped) = log.lines();
     }
+    if let Some(spans) = &context.spans {
+        counters.spans_dropped = spans.queue.dropped();
+    }
     if let Some(auto) = &worker.acceptor.auto {
         auto.gauges(counters);
     }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use headway_accept::{AddressBoard, Balance, Listeners};
-use headway_config::{Config, Handshakes, HelperBackend, Opening, TlsConfig};
+use headway_config::{Config, ErrorLevel, Handshakes, HelperBackend, Opening, TlsConfig};
 use headway_control::{
     Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
 };
@@ -112,6 +112,7 @@ fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, W
         worker,
         config,
         descriptors,
+        listeners: of_listeners,
     } = order
     else {
         return Err((control, WorkerError::NoStart));
@@ -120,13 +121,18 @@ fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, W
         .map_err(WorkerError::from)
         .and_then(|descriptors| Resources::new(&config, descriptors, &control, extensions));
     match resources {
-        Ok(resources) => Ok(compose(worker, config, control, resources)),
+        Ok(resources) => Ok(compose((worker, of_listeners), config, control, resources)),
         Err(error) => Err((control, error)),
     }
 }
 
-/// A worker with these resources.
-fn compose(number: u32, config: Box<Config>, control: Control, resources: Resources) -> Worker {
+/// A worker of this number with these resources. Of each listener the number of its address is known.
+fn compose(
+    (number, of_listeners): (u32, Vec<u32>),
+    config: Box<Config>,
+    control: Control,
+    resources: Resources,
+) -> Worker {
     let listeners = resources.listeners;
     let opened = Opened {
         events: resources.events,
@@ -143,7 +149,7 @@ fn compose(number: u32, config: Box<Config>, control: Control, resources: Resour
         acceptor: Acceptor::new(
             &config,
             number,
-            listeners,
+            (listeners, of_listeners),
             resources
                 .shared_counters
                 .map(|shared| Balance::new(shared, number)),
@@ -210,7 +216,7 @@ impl Resources {
         setup("cannot watch the control socket", watched)?;
         let hosts = setup(
             "cannot read the virtual hosts",
-            VirtualHosts::open(&config.hosts),
+            VirtualHosts::open(&config.hosts, &config.listen),
         )?;
         let hosts = match &config.acme {
             Some(acme) => hosts.answer_challenges(&acme.hosts),
@@ -377,7 +383,7 @@ pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
     let maps = context.sender.maps_files();
     let bytes = context.config.memory_bytes() + context.config.worker_base_bytes;
     if let Err(error) = memory::reserve_and_lock(bytes, maps) {
-        context.notice(error);
+        context.notice(ErrorLevel::Warn, error);
     }
     if context.config.trace {
         context.tracer = Tracer::enable();

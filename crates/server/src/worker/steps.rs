@@ -330,8 +330,11 @@ impl Worker {
             let started_us = self.context.first_byte_us(connection);
             connection.header_partial = false;
             self.context.find_client(connection, &head, input);
-            let mut request = self.context.make_request(&head, input, started_us);
+            let mut request =
+                self.context
+                    .make_request(&head, input, (connection.listener, started_us));
             request.trace = self.context.trace_of(connection, &head, input);
+            connection.stages.begin(self.context.now_us);
             self.context.stall_if_due();
             input = &input[head.length..];
             let (router, context) = (&mut self.router, &mut self.context);

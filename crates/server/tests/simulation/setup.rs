@@ -102,6 +102,7 @@ fn config(text: &str) -> Config {
 pub fn start(control: &Control, setup: &Setup, listener: OwnedFd) {
     let start = ToWorker::Start {
         worker: 0,
+        listeners: vec![0, 1],
         config: Box::new(setup.config.clone()),
         descriptors: vec![StartDescriptor::Listener],
     };

@@ -384,7 +384,7 @@ impl World {
                     return Err(format!("{cold} chunks were cold, and all were in memory"));
                 }
             }
-            FromWorker::Notice { text } => self.note(&format!("notice: {text}")),
+            FromWorker::Notice { text, .. } => self.note(&format!("notice: {text}")),
             FromWorker::Ready | FromWorker::Pong | FromWorker::AcceptPending => {}
         }
         Ok(())

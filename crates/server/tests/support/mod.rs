@@ -113,6 +113,7 @@ impl Served {
         descriptors.extend(secure.as_ref().map(|_| StartDescriptor::TlsListener));
         let start = ToWorker::Start {
             worker: 0,
+            listeners: vec![0, 1],
             config: Box::new(config),
             descriptors,
         };

@@ -219,6 +219,6 @@ fn worker_seals_and_the_master_says_why_when_the_kernel_cannot() {
     }
     assert_eq!(secured.counter("tls_connections_offloaded"), 0);
     let printed = secured.server.stop();
-    let said = "warning: tls-offload: setsockopt(TCP_ULP, tls): No such file or directory";
+    let said = "tls-offload: setsockopt(TCP_ULP, tls): No such file or directory";
     assert_eq!(printed.matches(said).count(), 1, "{printed}");
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use headway_base::format;
 
 use super::{Row, card};
-use crate::{Counters, Histogram};
+use crate::{Counters, Histogram, RequestStage};
 
 /// How connections are accepted (Brecht and Ostrowski, section 6).
 pub(super) fn accepting(out: &mut String, counters: &Counters) {
@@ -54,6 +54,40 @@ pub(super) fn loop_times(out: &mut String, counters: &Counters) {
         ),
     ];
     times(out, "Turns of the event loops", of);
+}
+
+/// How long requests were in each stage. One without requests is left out.
+pub(super) fn request_stages(out: &mut String, counters: &Counters) {
+    let mut rows = Vec::new();
+    for (stage, help) in [
+        (
+            RequestStage::Queue,
+            "Time that requests waited for a slot of their location.",
+        ),
+        (
+            RequestStage::Lookup,
+            "Time until the file or the handler of a request was known, and its body was there.",
+        ),
+        (
+            RequestStage::Upstream,
+            "Time until the header of the response of a program or an upstream was there.",
+        ),
+        (
+            RequestStage::Send,
+            "Time from the header of a response until its last byte was in the socket.",
+        ),
+    ] {
+        let durations = counters.request_stages.of(stage);
+        for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
+            if let Some(us) = durations.quantile_us(quantile) {
+                let shown = format::time_us(us);
+                rows.push(Row::new(format!("{}, {name}", stage.as_str()), help, shown));
+            }
+        }
+    }
+    if !rows.is_empty() {
+        card(out, "Requests by stage", &rows);
+    }
 }
 
 /// How long jobs waited for a helper, and how long they took.

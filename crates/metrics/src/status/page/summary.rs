@@ -73,6 +73,14 @@ pub(super) fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Ov
             "<p class=\"warn\">Access log: {error}; {lost} lines lost.</p>"
         );
     }
+    if let Some(error) = &overview.master.span_error {
+        let lost = format::count(overview.master.spans_dropped);
+        let error = escaped(error);
+        let _ = write!(
+            out,
+            "<p class=\"warn\">OTLP: {error}; {lost} spans lost.</p>"
+        );
+    }
     if let Some(error) = &overview.master.reload_error {
         let error = escaped(error);
         let _ = write!(

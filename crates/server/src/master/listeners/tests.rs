@@ -35,7 +35,7 @@ fn workers_share_the_port_chosen_by_the_kernel_for_port_zero() {
         for number in 0..3 {
             let of_worker = listeners.of_worker((number, 3), 0..1);
             assert_eq!(of_worker.len(), 1);
-            let local = local_address(of_worker[0], tcp(&listeners));
+            let local = local_address(of_worker[0].1, tcp(&listeners));
             assert_eq!(local.unwrap().port(), port);
         }
     }
@@ -69,7 +69,7 @@ fn every_worker_sees_a_pending_connection_when_the_socket_is_shared() {
         let _client = std::net::TcpStream::connect(tcp(&listeners)).unwrap();
         let workers = (0..3).filter(|number| {
             let socket = listeners.of_worker((*number, 3), 0..1)[0];
-            let mut entry = [headway_os::select::PollEntry::new(socket)];
+            let mut entry = [headway_os::select::PollEntry::new(socket.1)];
             entry[0].set_interest(true, false);
             headway_os::select::poll(&mut entry, Some(0)).unwrap() == 1
         });
@@ -83,7 +83,7 @@ fn connections_are_deferred_until_their_request_unless_disabled() {
         let options = ListenerOptions { defer, ..EXCLUSIVE };
         let listeners = Listeners::bind(&[any()], &options, None).unwrap();
         let mut client = std::net::TcpStream::connect(tcp(&listeners)).unwrap();
-        let accept = || rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]);
+        let accept = || rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0].1);
         assert_eq!(accept().is_ok(), accepted_silent, "{defer}");
         if defer {
             io::Write::write_all(&mut client, b"GET").unwrap();
@@ -97,7 +97,7 @@ fn connections_are_deferred_until_their_request_unless_disabled() {
 fn accepted_connections_have_nodelay() {
     let listeners = Listeners::bind(&[any()], &EXCLUSIVE, None).unwrap();
     let _client = std::net::TcpStream::connect(tcp(&listeners)).unwrap();
-    let accepted = rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0]).unwrap();
+    let accepted = rustix::net::accept(listeners.of_worker((0, 1), 0..1)[0].1).unwrap();
     assert!(sockopt::tcp_nodelay(&accepted).unwrap());
 }
 

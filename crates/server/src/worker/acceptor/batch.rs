@@ -166,8 +166,10 @@ impl Acceptor {
             return None;
         }
         context.counters.connections_accepted += 1;
+        let address = self.of_listeners.get(listener as usize).copied();
         let slot = context.connections.insert(|token| {
             let mut connection = Connection::new(socket, client, token);
+            connection.listener = address.unwrap_or(0);
             if handshake_ms.is_some() {
                 connection.begin_tls();
             }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use headway_connection::{Connection, Delegate, LookupFor, Next, Phase};
 use headway_files::{Answer, Failure, FoundFile};
 use headway_http::Status;
-use headway_metrics::HandlerLabel;
+use headway_metrics::{HandlerLabel, RequestStage};
 use headway_request::{Entry, LookedUp, Piece, Request, Variant};
 use headway_respond::{ContentSource, Representation, variant_file};
 use headway_send::SendProgress;
@@ -177,6 +177,7 @@ impl StaticFiles {
         let settled = context.is_settled(entry, variant_file(found, variant));
         let is_plain = handed.is_none()
             && connection.origin.is_none()
+            && !context.config.server_timing
             && headway_respond::is_plain(&request.head, connection.keep_alive);
         if is_plain
             && !(settled && is_unsettled(entry, variant))
@@ -257,6 +258,8 @@ fn send_cached(
         cached_response.set_date(context.date.second, &context.date.text);
         cached_response.set_keep_alive(keep_alive);
     }
+    // The clock is not read again for a lookup in memory.
+    connection.stages.enter(RequestStage::Send, context.now_us);
     let outgoing = &mut connection.outgoing;
     (outgoing.status, outgoing.method) = (200, request.method);
     outgoing.head_bytes = (cached_response.body_at - cached_response.start) as u64;

@@ -15,6 +15,7 @@ use headway_gateway::trailers::passed;
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
+use headway_metrics::RequestStage;
 use headway_request::{ProgramName, Request};
 use headway_respond::handlers::{Route, is_nph};
 
@@ -185,6 +186,9 @@ impl Gateway {
             return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         queue.push_back((connection.token, address));
+        connection
+            .stages
+            .enter(RequestStage::Queue, context.clock.now_us());
         exchange.stage = Stage::Queued;
         Gateway::renew_deadline(context, connection, exchange);
         Continue(())

@@ -21,7 +21,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_config::HandlerConfig;
+use headway_config::{ErrorLevel, HandlerConfig};
 use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Token};
 use headway_http::{Method, Status, Version};
@@ -109,9 +109,10 @@ impl Gateway {
         let (ours, theirs) = match pair {
             Ok(pair) => pair,
             Err(error) => {
-                return context.notice(format!(
-                    "cannot create a socket pair for a program: {error}"
-                ));
+                return context.notice(
+                    ErrorLevel::Error,
+                    format!("cannot create a socket pair for a program: {error}"),
+                );
             }
         };
         self.next_id += 1;
@@ -133,7 +134,10 @@ impl Gateway {
                     .events
                     .add(process.socket.as_fd(), token(slot, id), Interest::READ);
             if let Err(error) = watched {
-                context.notice(format!("cannot watch a program: {error}"));
+                context.notice(
+                    ErrorLevel::Error,
+                    format!("cannot watch a program: {error}"),
+                );
                 return self.process_ended(context, slot, RequestTaken::No);
             }
         }

@@ -13,6 +13,7 @@ use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
 use headway_http::Status;
+use headway_metrics::RequestStage;
 use headway_metrics::calls::Call;
 use headway_request::{Frame, Outgoing, Piece};
 use headway_respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
@@ -312,6 +313,7 @@ impl Gateway {
         response: ResponseHead,
         body_bytes: usize,
     ) {
+        let now_us = context.clock.now_us();
         let head = exchange.request.head.head();
         let context = context.response_context(&head, exchange.request.virtual_host, connection);
         // Trailers follow only chunks.
@@ -319,6 +321,8 @@ impl Gateway {
         let complete = is_whole.then_some(body_bytes as u64);
         let status = response.status;
         let (bytes, frame, keep_alive) = begin_response(&context, response, complete);
+        drop(context);
+        connection.stages.enter(RequestStage::Send, now_us);
         connection.outgoing = Outgoing::new(status, bytes);
         connection.outgoing.method = exchange.request.method;
         connection.keep_alive = keep_alive;

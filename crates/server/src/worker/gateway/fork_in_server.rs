@@ -5,6 +5,7 @@
 
 use std::os::fd::AsFd;
 
+use headway_config::ErrorLevel;
 use headway_http::Status;
 use headway_spawner::escape_control;
 use headway_spawner::wire::Launch;
@@ -48,7 +49,7 @@ impl Gateway {
             Err(error) => {
                 context.counters.handler_process_spawn_failures += 1;
                 let name = escape_control(launch.path.as_bytes());
-                context.notice(format!("{name}: {error}"));
+                context.notice(ErrorLevel::Error, format!("{name}: {error}"));
                 Err(Status::SERVICE_UNAVAILABLE)
             }
         }

@@ -10,6 +10,7 @@ use headway_gateway::cgi::is_local;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{AccelRedirect, FieldList};
 use headway_http::{Parsed, Status, Target};
+use headway_metrics::RequestStage;
 use headway_respond::handlers::accel_redirect::{file_below, passed_fields};
 use headway_respond::handlers::{RedirectKind, redirected_request};
 
@@ -109,12 +110,15 @@ impl Gateway {
         let why = match headway_http::parse(&bytes, &context.limits_of(connection)) {
             Parsed::Complete(head) if is_path(&head.target) => {
                 let started_us = exchange.request.started_us;
-                let mut request = context.make_request(&head, &bytes, started_us);
+                let mut request =
+                    context.make_request(&head, &bytes, (connection.listener, started_us));
                 request.trace = exchange.request.trace;
                 request.redirects = redirects;
                 request.had_helper = exchange.request.had_helper;
                 request.accel_fields = redirect.accel_fields.map(Rc::new);
                 context.requests.recycle(exchange.request);
+                let now_us = context.clock.now_us();
+                connection.stages.enter(RequestStage::Lookup, now_us);
                 return Next::Start(request);
             }
             Parsed::Reject(reject) => reject.reason,

@@ -11,6 +11,7 @@ use headway_connection::{Channel, Connection, Exchange, Stage};
 use headway_gateway::cgi::Variables;
 use headway_gateway::{ClientCertificate, TlsClient};
 use headway_http::{Framing, Head, Method, Status};
+use headway_metrics::RequestStage;
 use headway_metrics::calls::Call;
 use headway_respond::handlers::{Endpoints, launch, variables};
 use headway_spawner::wire::{Launch, SpawnerOrder};
@@ -42,6 +43,9 @@ impl Gateway {
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
+        connection
+            .stages
+            .enter(RequestStage::Upstream, context.clock.now_us());
         let route = context.routes.get(exchange.program.route).clone();
         let cgi = match &route.location.handler {
             HandlerConfig::Cgi(cgi) => cgi,

@@ -11,6 +11,7 @@
 //! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose responses the
 //! server copies.
 
+use headway_config::ErrorLevel;
 use headway_connection::{Connection, Exchange};
 use headway_event::{Interest, Token};
 use headway_metrics::calls::Call;
@@ -112,7 +113,10 @@ impl Gateway {
         match result {
             Ok(()) => process.watched = wanted,
             // Out of memory or watches: only this exchange ends, by its timeout.
-            Err(error) => context.notice(format!("cannot watch a program: {error}")),
+            Err(error) => context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch a program: {error}"),
+            ),
         }
     }
 

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
+use headway_config::ErrorLevel;
 use headway_connection::{Connection, Exchange, Stage};
 use headway_event::{Interest, Token};
 use headway_http::Status;
@@ -67,7 +68,10 @@ impl Gateway {
         self.lose_spawner(context);
         let token = Token::new(SPAWNER, 0, 0);
         if let Err(error) = context.events.add(socket.as_fd(), token, Interest::READ) {
-            return context.notice(format!("cannot watch the spawner {pid}: {error}"));
+            return context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch the spawner {pid}: {error}"),
+            );
         }
         self.spawner = Some(Spawner {
             socket,
@@ -143,7 +147,7 @@ impl Gateway {
             let text = CString::new(text).unwrap_or_default();
             self.send_order(context, &SpawnerOrder::Note { id, text }, Vec::new());
         } else {
-            context.notice(text);
+            context.notice(ErrorLevel::Error, text);
         }
     }
 

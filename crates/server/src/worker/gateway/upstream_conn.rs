@@ -15,7 +15,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_config::Upstreams;
+use headway_config::{ErrorLevel, Upstreams};
 use headway_connection::{Connection, Exchange, UpstreamConn, UpstreamRequest};
 use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 use headway_gateway::upstream::{Address, Lease, is_idempotent};
@@ -189,7 +189,10 @@ impl Gateway {
         match result {
             Ok(()) => conn.interest = wanted,
             // Out of memory or watches: only this exchange ends, by its timeout.
-            Err(error) => context.notice(format!("cannot watch an upstream connection: {error}")),
+            Err(error) => context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch an upstream connection: {error}"),
+            ),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
 
-use headway_config::{HandlerConfig, Location, Protocol};
+use headway_config::{ErrorLevel, HandlerConfig, Location, Protocol};
 use headway_connection::{Connection, Exchange, UpstreamRequest};
 use headway_gateway::upstream::{AttemptStage, Lease, UpstreamOutcome, is_idempotent, may_retry};
 use headway_gateway::{CodecError, InvalidResponse};
@@ -134,7 +134,8 @@ impl Gateway {
         let pool = self.pools[route].as_ref();
         let address = pool.and_then(|pool| pool.address(lease));
         if let Some(address) = address {
-            context.notice(format!("upstream {address}: {why}"));
+            let text = format!("upstream {address}: {why}");
+            context.notice_of(ErrorLevel::Error, (None, &exchange.request), text);
         }
     }
 
@@ -246,7 +247,8 @@ impl Gateway {
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
         {
-            context.notice(format!("{name}: {}", line.escape_ascii()));
+            let text = format!("{name}: {}", line.escape_ascii());
+            context.notice_of(ErrorLevel::Error, (None, &exchange.request), text);
         }
     }
 }

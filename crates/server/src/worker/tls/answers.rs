@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use headway_config::ErrorLevel;
 use headway_connection::Phase;
 use headway_event::Token;
 use headway_tls::wire::{Answer, wipe};
@@ -112,9 +113,10 @@ impl Worker {
                 }
                 self.feed_waiting();
             }
-            Err(error) => self
-                .context
-                .notice(format!("cannot watch the handshake process: {error}")),
+            Err(error) => self.context.notice(
+                ErrorLevel::Error,
+                format!("cannot watch the handshake process: {error}"),
+            ),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Failed handshakes: counts them by reason, and logs them. Many failures must not fill the log. So each reason
 //! has a few messages at first, and then one more per interval (a token bucket).
 
-use headway_config::UNIX_CLIENT;
+use headway_config::{ErrorLevel, UNIX_CLIENT};
 use headway_connection::Connection;
 use headway_metrics::Counters;
 use headway_tls::{Failure, Reason};
@@ -73,9 +73,10 @@ impl LoopContext {
             UNIX_CLIENT => "unix:".to_owned(),
             _ => connection.client.to_string(),
         };
-        self.notice(format!(
-            "TLS handshake with {client}{name} failed: {failure}{others}"
-        ));
+        self.notice(
+            ErrorLevel::Info,
+            format!("TLS handshake with {client}{name} failed: {failure}{others}"),
+        );
     }
 }
 
