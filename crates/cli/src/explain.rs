@@ -141,7 +141,7 @@ impl Started {
 }
 
 impl Drop for Started {
-    /// After an error: a gate that nobody opens would wait for ever.
+    /// After an error: a gate that is never opened would wait for ever.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();

@@ -43,7 +43,7 @@ struct connection {
     u64 reader;
     u64 established_ns;
     u64 accepted_ns;
-    /* The oldest bytes that nobody has read; zero if there are none. */
+    /* The oldest bytes that have not been read; zero if there are none. */
     u64 queued_ns;
     u64 arrived_ns;
     u64 read_ns;

@@ -225,7 +225,7 @@ impl Parts {
         };
         let own = piece.connection == Some(self.connection);
         let for_others = match phase {
-            // Nothing has been done for a request that nobody has read.
+            // Nothing has been done for a request that has not been read.
             Phase::AcceptQueue | Phase::ReceiveQueue => true,
             _ => piece.doing != Doing::Running && piece.connection.is_some() && !own,
         };
