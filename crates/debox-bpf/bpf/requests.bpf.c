@@ -340,7 +340,8 @@ SECTION("tp_btf/tcp_probe") int acknowledged(u64 *context) {
     if (!connection || !connection->written_ns || connection->drained_ns) return 0;
     struct sk_buff *buffer = (void *)context[1];
     struct tcphdr *header = (void *)FIELD(buffer, data);
-    if (is_drained((void *)address, __builtin_bswap32(FIELD(header, ack_seq)))) connection->drained_ns = now_ns();
+    if (is_drained((void *)address, __builtin_bswap32(FIELD(header, ack_seq))))
+        connection->drained_ns = now_ns();
     return 0;
 }
 
