@@ -91,11 +91,11 @@ fn format_can_be_given() {
 #[test]
 fn lines_without_a_latency_are_counted_apart() {
     let good = "h - - [26/Nov/2026:10:00:01 +0000] \"GET / HTTP/1.1\" 500 1 \"-\" \"-\" 0.010\n";
-    let text = format!("{good}{}garbage\n\n", good.replace("0.010", "-"));
+    let text = format!("{good}{good}{}garbage\n\n", good.replace("0.010", "-"));
     let (summary, rows) = of(&text, None).expect("it is read");
     assert_eq!(
         (summary.requests, summary.untimed, summary.unreadable),
-        (1, 1, 1)
+        (2, 1, 1)
     );
     assert_eq!(rows[0].error, Outcome::Status);
     assert_eq!(summary.epoch_unix_ns, 1_795_687_200_990_000_000);

@@ -124,15 +124,21 @@ mod tests {
 
     #[test]
     fn times_of_all_servers_are_read() {
-        let seconds = |text: &str| time_ns(text.as_bytes()).map(|ns| ns as f64 / 1e9);
-        let expected = Some(1_795_687_201.0);
-        assert_eq!(seconds("26/Nov/2026:10:00:01 +0000"), expected);
-        assert_eq!(seconds("26/Nov/2026:11:30:01 +0130"), expected);
-        assert_eq!(seconds("2026-11-26T10:00:01Z"), expected);
-        assert_eq!(seconds("2026-11-26T05:00:01-05:00"), expected);
-        assert_eq!(seconds("26/Nov/2026:10:00:01.250"), Some(1_795_687_201.25));
-        assert_eq!(seconds("1795687201.25"), Some(1_795_687_201.25));
-        assert_eq!(seconds("29/Feb/2024:00:00:00 +0000"), Some(1_709_164_800.0));
+        let milliseconds = |text: &str| time_ns(text.as_bytes()).map(|ns| ns / 1_000_000);
+        let expected = Some(1_795_687_201_000);
+        assert_eq!(milliseconds("26/Nov/2026:10:00:01 +0000"), expected);
+        assert_eq!(milliseconds("26/Nov/2026:11:30:01 +0130"), expected);
+        assert_eq!(milliseconds("2026-11-26T10:00:01Z"), expected);
+        assert_eq!(milliseconds("2026-11-26T05:00:01-05:00"), expected);
+        assert_eq!(
+            milliseconds("26/Nov/2026:10:00:01.250"),
+            Some(1_795_687_201_250)
+        );
+        assert_eq!(milliseconds("1795687201.25"), Some(1_795_687_201_250));
+        assert_eq!(
+            milliseconds("29/Feb/2024:00:00:00 +0000"),
+            Some(1_709_164_800_000)
+        );
     }
 
     #[test]
