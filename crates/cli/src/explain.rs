@@ -85,6 +85,11 @@ fn heading(text: &str) -> String {
     }
 }
 
+/// The clock of the observer.
+fn monotonic_ns() -> u64 {
+    headway_os::ticks::monotonic_ns()
+}
+
 /// A server that this command has started.
 struct Started {
     child: std::process::Child,
@@ -224,9 +229,8 @@ impl Observation {
         let open = self.observer.open_responses()?;
         // One that has ended since then is among the events.
         self.poll();
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        self.collector.sweep(&open, now_ns, all, &mut self.observer);
+        self.collector
+            .sweep(&open, monotonic_ns(), all, &mut self.observer);
         Ok(())
     }
 
@@ -250,6 +254,10 @@ impl Observation {
         report.ports = self.observer.ports();
         report.duration_s = self.begun.elapsed().as_secs_f64();
         report.requests.connections = self.observer.connections();
+        let (waiting, since_ns) = self.observer.waiting()?;
+        report.requests.waiting = waiting;
+        let waited_ns = since_ns.map_or(0, |since_ns| monotonic_ns().saturating_sub(since_ns));
+        report.requests.waiting_longest_us = waited_ns as f64 / 1e3;
         report.requests.sampled_one_in = 1 << self.halvings;
         report.listen_overflows = self.queues.overflows();
         report.ready_events = self.observer.ready_events().to_vec();

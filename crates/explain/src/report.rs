@@ -61,6 +61,10 @@ pub struct Requests {
     pub answered: u64,
     /// Those whose connection ended without one.
     pub unanswered: u64,
+    /// Those which had arrived and had no response at the end of the observation.
+    pub waiting: u64,
+    /// How long the oldest of these had waited then, in microseconds.
+    pub waiting_longest_us: f64,
     /// Connections to the ports of the server.
     pub connections: u64,
     /// One in this many connections was observed at the end.

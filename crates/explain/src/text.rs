@@ -95,15 +95,30 @@ fn rounded(share: f64) -> f64 {
 }
 
 fn nothing(report: &Report) -> String {
-    let why = match (report.ports.is_empty(), report.requests.unanswered) {
+    let requests = &report.requests;
+    let server = printable(&report.server);
+    let duration = headway_base::format::duration(report.duration_s);
+    if requests.waiting > 0 {
+        return format!(
+            "{server}: no request was answered in {duration}, and {}. `headway trace -p` shows in which calls its \
+             threads hang.",
+            waiting(report)
+        );
+    }
+    let why = match (report.ports.is_empty(), requests.unanswered) {
         (true, _) => "its processes listen on no TCP port",
         (false, 0) => "no request came to its ports, or none was answered",
         (false, _) => "connections ended without a response",
     };
+    format!("{server}: nothing to explain: {why} in {duration}.")
+}
+
+/// Requests that had no answer.
+fn waiting(report: &Report) -> String {
     format!(
-        "{}: nothing to explain: {why} in {}.",
-        printable(&report.server),
-        headway_base::format::duration(report.duration_s)
+        "{} had none at the end, the oldest for {}",
+        counted(report.requests.waiting, "request", "requests"),
+        time_us(report.requests.waiting_longest_us)
     )
 }
 
@@ -252,6 +267,12 @@ fn seen(report: &Report) -> Vec<String> {
         lines.push(format!(
             "The rate was high, so at the end one in {} connections was observed.",
             requests.sampled_one_in
+        ));
+    }
+    if requests.waiting > 0 && requests.answered > 0 {
+        lines.push(format!(
+            "Not in the tables: of those without an answer, {}.",
+            waiting(report)
         ));
     }
     if requests.unanswered > 0 {

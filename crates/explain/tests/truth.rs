@@ -302,3 +302,57 @@ fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
     let advice = &report.advice[0];
     assert!(advice.text.contains("open_file_cache"), "{advice:?}");
 }
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn connection_that_is_older_than_the_observation_is_seen() {
+    let test = "connection_that_is_older_than_the_observation_is_seen";
+    let (child, port, folder) = Bed::server("loop");
+    let mut client = Client::new(port);
+    client.ask("hot 1");
+    client.latency = Duration::ZERO;
+    let Some(bed) = Bed::of(test, child, port, folder) else {
+        return;
+    };
+    client.ask(&format!("sleep {}", DELAY.as_millis()));
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 1);
+    let slept = time_of(&report, |cause| cause.label == Some(Label::Timer));
+    assert_attributed(slept, DELAY, &report);
+    assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn every_second_connection_is_observed_when_they_are_sampled() {
+    let test = "every_second_connection_is_observed_when_they_are_sampled";
+    let Some(mut bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    bed.sample(1);
+    let mut clients: Vec<Client> = (0..8).map(|_| bed.connect()).collect();
+    for client in &mut clients {
+        client.ask("hot 1");
+        client.ask("hot 1");
+    }
+    assert_eq!(bed.report().requests.answered, 8);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn request_without_an_answer_is_counted_while_it_waits() {
+    let test = "request_without_an_answer_is_counted_while_it_waits";
+    let Some(bed) = Bed::start(test, "prefork") else {
+        return;
+    };
+    let mut first = bed.connect();
+    first.ask("hot 1");
+    assert_eq!(bed.waiting(), 0);
+    // The only process keeps the first connection.
+    let mut second = std::net::TcpStream::connect(("127.0.0.1", bed.port)).expect("it listens");
+    std::io::Write::write_all(&mut second, b"hot 1\n").expect("sent");
+    wait_until("the request has arrived", || bed.waiting() == 1);
+    drop(first);
+    wait_until("it is answered", || bed.waiting() == 0);
+    assert_eq!(bed.report().requests.answered, 2);
+}

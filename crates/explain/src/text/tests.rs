@@ -55,3 +55,19 @@ fn shares_are_short() {
     assert_eq!(cell(0.123_4), "12.3 %");
     assert_eq!(wrapped("one two three", "- ", 9), "- one two\n  three\n");
 }
+
+#[test]
+fn server_that_answers_nothing_is_said_to_hang() {
+    let mut report = Report {
+        server: "nginx".to_owned(),
+        duration_s: 5.0,
+        ports: vec![80],
+        ..Report::default()
+    };
+    report.requests.waiting = 3;
+    report.requests.waiting_longest_us = 4.2e6;
+    report.conclude();
+    let text = render(&report, str::to_owned);
+    assert!(text.contains("3 requests had none at the end"), "{text}");
+    assert!(text.contains("the oldest for 4.20 s"), "{text}");
+}
