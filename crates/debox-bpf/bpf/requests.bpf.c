@@ -470,9 +470,29 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     activity->off_ns = event->start_ns;
 }
 
-INLINE void switch_in(u32 tid) {
+/* A thread that was off the CPU since before the observation. */
+INLINE void begin_activity(struct task_struct *task) {
+    if (!is_target(task->tgid)) return;
+    struct activity *activity = activity_of(task->pid);
+    if (!activity) return;
+    struct off_cpu_event *event = &activity->event;
+    event->kind = EVENT_OFF_CPU;
+    event->task = (u64)task->tgid << 32 | (u32)task->pid;
+    event->number = CALL_NONE;
+    event->stack = STACK_UNKNOWN;
+    event->end_ns = now_ns();
+    event->woken_ns = event->end_ns;
+    if (ringbuf_output(&events, event, sizeof(*event) - NAME_BYTES, NO_WAKEUP)) count_lost(LOST_RECORDS);
+}
+
+INLINE void switch_in(struct task_struct *task) {
+    u32 tid = task->pid;
     struct activity *activity = map_lookup(&activities, &tid);
-    if (!activity || !activity->off_ns) return;
+    if (!activity) {
+        begin_activity(task);
+        return;
+    }
+    if (!activity->off_ns) return;
     struct off_cpu_event *event = &activity->event;
     event->end_ns = now_ns();
     activity->off_ns = 0;
@@ -485,7 +505,7 @@ INLINE void switch_in(u32 tid) {
 SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     struct task_struct *out = (void *)context[1], *in = (void *)context[2];
     if (out->pid) switch_out(context, out, context[0] & 1, context[3]);
-    if (in->pid) switch_in(in->pid);
+    if (in->pid) switch_in(in);
     return 0;
 }
 
@@ -504,8 +524,21 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
     struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
     u32 from = parent->tgid, to = child->tgid;
     u64 one = 1;
-    if (from == to || !is_target(from)) return 0;
-    if (map_update(&targets, &to, &one, UPDATE_ANY)) count_lost(LOST_PROCESSES);
+    if (!is_target(from)) return 0;
+    if (from != to && map_update(&targets, &to, &one, UPDATE_ANY)) {
+        count_lost(LOST_PROCESSES);
+        return 0;
+    }
+    /* It can run from now on. */
+    struct activity *activity = activity_of(child->pid);
+    if (!activity) return 0;
+    struct off_cpu_event *event = &activity->event;
+    event->kind = EVENT_OFF_CPU;
+    event->task = (u64)to << 32 | (u32)child->pid;
+    event->number = CALL_NONE;
+    event->stack = STACK_UNKNOWN;
+    event->start_ns = now_ns();
+    activity->off_ns = event->start_ns;
     return 0;
 }
 

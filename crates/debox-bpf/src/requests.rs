@@ -88,7 +88,7 @@ pub struct OffCpu {
     pub thread: Thread,
     /// The call that it slept in; `None` outside calls, or if it was preempted.
     pub call: Option<u32>,
-    /// When it left the CPU.
+    /// When it left the CPU; 0 if that was before the observation, and then the rest is not known.
     pub start_ns: u64,
     /// When it could run again; `None` if it was preempted, and could run all the time.
     pub woken_ns: Option<u64>,

@@ -61,7 +61,7 @@ impl Problem {
         match cause.doing {
             "client" => Some(Problem::Client),
             "runnable" => Some(Problem::Cpu),
-            "running" if waits => Some(Problem::BusyLoop),
+            "running" if waits || cause.for_others => Some(Problem::BusyLoop),
             "running" => Some(Problem::Compute),
             // A process which is idle with a client accepts no other.
             "asleep" if cause.phase == Phase::AcceptQueue && !cause.blocked => {

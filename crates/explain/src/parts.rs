@@ -210,12 +210,25 @@ impl Parts {
             return;
         };
         let pieces = threads.pieces(thread, times, Some(thread) == self.writer);
-        pieces
-            .into_iter()
-            .for_each(|piece| self.piece(phase, piece));
+        self.pieces(phase, pieces);
     }
 
-    fn piece(&mut self, phase: Phase, piece: Piece) {
+    /// What a thread did in a phase. In service, one that has waited for events works for others,
+    /// until an event of this request makes it runnable, at last.
+    fn pieces(&mut self, phase: Phase, pieces: Vec<Piece>) {
+        let waits = |piece: &Piece| matches!(piece.doing, Doing::Asleep { label, .. } if label == Label::EventWait);
+        let left = match phase {
+            Phase::Service => pieces.iter().position(waits).unwrap_or(pieces.len()),
+            _ => pieces.len(),
+        };
+        let returned = pieces.len().saturating_sub(2);
+        for (index, piece) in pieces.into_iter().enumerate() {
+            let elsewhere = index > left && index < returned && !waits(&piece);
+            self.piece(phase, piece, elsewhere);
+        }
+    }
+
+    fn piece(&mut self, phase: Phase, piece: Piece, elsewhere: bool) {
         let sends =
             matches!(piece.doing, Doing::Asleep { label, .. } if label == Label::SocketSend);
         self.is_sending |= sends && phase == Phase::Service;
@@ -227,7 +240,7 @@ impl Parts {
         let for_others = match phase {
             // Nothing has been done for a request that has not been read.
             Phase::AcceptQueue | Phase::ReceiveQueue => true,
-            _ => piece.doing != Doing::Running && piece.connection.is_some() && !own,
+            _ => elsewhere || piece.doing != Doing::Running && piece.connection.is_some() && !own,
         };
         // A server that waits until it can go on sending waits for the client.
         let for_client = phase == Phase::Transfer
@@ -270,10 +283,11 @@ impl Parts {
         };
         let pieces = threads.pieces(reader, (from_ns, to_ns), false);
         let passed_ns = (pieces.iter().find(waits)).map_or(to_ns, |piece| piece.start_ns);
-        let before = pieces
-            .into_iter()
-            .filter(|piece| piece.start_ns < passed_ns);
-        before.for_each(|piece| self.piece(Phase::Service, piece));
+        let before = (pieces.into_iter()).filter(|piece| piece.start_ns < passed_ns);
+        self.pieces(Phase::Service, before.collect());
         self.add(Phase::Service, Some(writer), (passed_ns, to_ns), threads);
     }
 }
+
+#[cfg(test)]
+mod tests;

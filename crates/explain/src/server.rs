@@ -17,7 +17,7 @@ pub enum Target {
     Name(String),
     /// A process and its children.
     Pid(u32),
-    /// The processes that listen on a TCP port of this network namespace.
+    /// The processes that listen on a TCP port, in any network namespace.
     Port(u16),
 }
 

@@ -25,9 +25,7 @@ pub fn in_words(cause: &Cause) -> String {
     };
     match (cause.phase, cause.for_others, &cause.doing) {
         (_, _, Doing::Client | Doing::Unseen) | (_, false, _) => what,
-        (Phase::AcceptQueue | Phase::ReceiveQueue, _, Doing::Running) => {
-            format!("{what} for other requests")
-        }
+        (_, _, Doing::Running) => format!("{what} for other requests"),
         (Phase::AcceptQueue | Phase::ReceiveQueue, _, _) => what,
         (_, true, _) => format!("{what}, for another request"),
     }
@@ -138,6 +136,7 @@ fn thread_in_words(cause: &CauseShare) -> String {
         "client" => ", and the client or the network was slow".to_owned(),
         "unseen" => String::new(),
         "running" if waited => format!(" while {thread} ran for other requests"),
+        "running" if cause.for_others => format!(" while {thread} ran for other requests"),
         "running" => format!(" while {thread} ran"),
         "runnable" => format!(" while {thread} waited for a CPU"),
         _ => format!(" while {thread} was {}{file}", cause.cause),

@@ -356,3 +356,29 @@ fn request_without_an_answer_is_counted_while_it_waits() {
     wait_until("it is answered", || bed.waiting() == 0);
     assert_eq!(bed.report().requests.answered, 2);
 }
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn sleep_that_began_before_the_observation_is_not_taken_for_running() {
+    let test = "sleep_that_began_before_the_observation_is_not_taken_for_running";
+    let (child, port, folder) = Bed::server("loop");
+    let mut early = Client::new(port);
+    let (started, starts) = std::sync::mpsc::channel();
+    let early = std::thread::spawn(move || {
+        started.send(()).expect("it waits");
+        early.ask("sleep 5000");
+    });
+    starts.recv().expect("it begins");
+    std::thread::sleep(Duration::from_millis(200));
+    let Some(bed) = Bed::of(test, child, port, folder) else {
+        return early.join().expect("it was answered");
+    };
+    let mut client = bed.connect();
+    client.ask("hot 1");
+    early.join().expect("it was answered");
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 1);
+    let unseen = time_of(&report, |cause| cause.doing == "unseen");
+    let parts = Duration::from_nanos(time_of(&report, |_| true));
+    assert_attributed(unseen, parts, &report);
+}
