@@ -229,14 +229,13 @@ INLINE void finish(struct connection *connection, u64 now) {
  * Whether the client has the response, but for two segments which it need not acknowledge at once (RFC 1122,
  * 4.2.3.2).
  */
-INLINE int is_drained(struct sock *sk, u32 acknowledged) {
-    struct tcp_sock *tcp = (void *)sk;
-    return FIELD(tcp, write_seq) - acknowledged <= 2 * FIELD(tcp, mss_cache);
+INLINE int is_drained(struct tcp_sock *tcp, u32 acknowledged) {
+    return tcp->write_seq - acknowledged <= 2 * tcp->mss_cache;
 }
 
 INLINE u32 unread_bytes(struct sock *sk) {
-    struct tcp_sock *tcp = (void *)sk;
-    return FIELD(tcp, rcv_nxt) - FIELD(tcp, copied_seq);
+    struct tcp_sock *tcp = to_tcp(sk);
+    return tcp ? tcp->rcv_nxt - tcp->copied_seq : 0;
 }
 
 SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
@@ -268,7 +267,7 @@ SECTION("tp_btf/sk_data_ready") int arrived(u64 *context) {
     struct connection *connection = connection_of(sk);
     if (!connection) return 0;
     /* The client's end of the connection counts as a byte, but asks for nothing. */
-    u8 state = FIELD(sk, __sk_common.skc_state);
+    u8 state = sk->__sk_common.skc_state;
     if (unread_bytes(sk) <= (state == TCP_CLOSE_WAIT)) return 0;
     u64 now = now_ns();
     if (connection->written_ns) finish(connection, now);
@@ -328,20 +327,22 @@ SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
     }
     connection->last_written_ns = now;
     connection->written_bytes += bytes;
-    connection->drained_ns = is_drained(sk, FIELD((struct tcp_sock *)sk, snd_una)) ? now : 0;
+    struct tcp_sock *tcp = to_tcp(sk);
+    connection->drained_ns = tcp && is_drained(tcp, tcp->snd_una) ? now : 0;
     uses(task, connection);
     return 0;
 }
 
 /* Each segment that arrives, before its acknowledgement is applied. */
 SECTION("tp_btf/tcp_probe") int acknowledged(u64 *context) {
-    u64 address = context[0];
+    struct sock *sk = (void *)context[0];
+    u64 address = (u64)sk;
     struct connection *connection = map_lookup(&connections, &address);
     if (!connection || !connection->written_ns || connection->drained_ns) return 0;
     struct sk_buff *buffer = (void *)context[1];
     struct tcphdr *header = (void *)FIELD(buffer, data);
-    if (is_drained((void *)address, __builtin_bswap32(FIELD(header, ack_seq))))
-        connection->drained_ns = now_ns();
+    struct tcp_sock *tcp = to_tcp(sk);
+    if (tcp && is_drained(tcp, __builtin_bswap32(FIELD(header, ack_seq)))) connection->drained_ns = now_ns();
     return 0;
 }
 
