@@ -160,6 +160,8 @@ struct Observation {
     observer: RequestObserver,
     collector: Collector,
     queues: ListenQueues,
+    /// The last that was known: the server may end.
+    overflows: Option<u64>,
     begun: Instant,
     halvings: u32,
     lost: u64,
@@ -181,6 +183,7 @@ impl Observation {
             observer,
             collector: Collector::default(),
             queues: ListenQueues::of(pid),
+            overflows: None,
             begun: Instant::now(),
             halvings: 0,
             lost: 0,
@@ -226,6 +229,7 @@ impl Observation {
     }
 
     fn sweep(&mut self, all: bool) -> Result<(), Failure> {
+        self.overflows = self.queues.overflows().or(self.overflows);
         let open = self.observer.open_responses()?;
         // One that has ended since then is among the events.
         self.poll();
@@ -259,7 +263,7 @@ impl Observation {
         let waited_ns = since_ns.map_or(0, |since_ns| monotonic_ns().saturating_sub(since_ns));
         report.requests.waiting_longest_us = waited_ns as f64 / 1e3;
         report.requests.sampled_one_in = 1 << self.halvings;
-        report.listen_overflows = self.queues.overflows();
+        report.listen_overflows = self.overflows;
         report.ready_events = self.observer.ready_events().to_vec();
         let visibility = self.observer.visibility();
         (report.missing).extend(visibility.missing.iter().map(|text| format!("{text}.")));

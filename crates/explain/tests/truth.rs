@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use headway_debox::Label;
-use headway_explain::{CauseShare, Phase};
+use headway_explain::{CauseShare, ListenQueues, Phase, Problem};
 use headway_test_support::{find_program, skip, wait_until};
 
 use crate::bed::{Bed, Client, assert_adds_up, assert_attributed, time_of};
@@ -381,4 +381,39 @@ fn sleep_that_began_before_the_observation_is_not_taken_for_running() {
     let unseen = time_of(&report, |cause| cause.doing == "unseen");
     let parts = Duration::from_nanos(time_of(&report, |_| true));
     assert_attributed(unseen, parts, &report);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn full_accept_queue_is_counted_and_the_backlog_is_named() {
+    let test = "full_accept_queue_is_counted_and_the_backlog_is_named";
+    let Some(bed) = Bed::start(test, "prefork 1") else {
+        return;
+    };
+    let queues = ListenQueues::of(bed.pid());
+    assert_eq!(queues.overflows(), Some(0));
+    let mut first = bed.connect();
+    first.ask("hot 1");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], bed.port));
+    let mut others = Vec::new();
+    wait_until("the queue is full", || {
+        let attempt = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        others.extend(attempt.ok());
+        queues.overflows() > Some(0)
+    });
+    // Before the server ends, whose namespace is looked at.
+    let overflows = queues.overflows();
+    drop(others);
+    drop(first);
+    let mut report = bed.report();
+    report.listen_overflows = overflows;
+    report.conclude();
+    let advice = report
+        .advice
+        .iter()
+        .find(|advice| advice.problem == Problem::Backlog);
+    assert!(
+        advice.is_some_and(|advice| advice.text.contains("somaxconn")),
+        "{report:#?}"
+    );
 }

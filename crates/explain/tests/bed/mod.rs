@@ -27,7 +27,7 @@ impl Bed {
         Bed::of(test, child, port, folder)
     }
 
-    /// The server, its port, and the folder of its program.
+    /// The server, of a kind and perhaps with a backlog; its port, and the folder of its program.
     pub fn server(kind: &str) -> (Child, u16, tempfile::TempDir) {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("bed-server");
@@ -39,7 +39,7 @@ impl Bed {
             .expect("a C compiler, which linking this test needed as well");
         assert!(output.status.success(), "{output:?}");
         let mut child = Command::new(&program)
-            .arg(kind)
+            .args(kind.split(' '))
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program that was just compiled");
