@@ -73,6 +73,26 @@ pub struct Cause {
     pub for_others: bool,
 }
 
+impl Cause {
+    /// Whether the thread was idle, and another one passed the request on to it.
+    pub fn is_handover(&self) -> bool {
+        let idle = matches!(self.doing, Doing::Asleep { label, .. } if label == Label::Futex);
+        idle && self.phase == Phase::ReceiveQueue
+    }
+
+    /// Whether a call or a fault kept the thread from all of its requests.
+    pub fn is_blocked(&self) -> bool {
+        let Doing::Asleep { label, .. } = self.doing else {
+            return false;
+        };
+        let waits_for_work = matches!(
+            label,
+            Label::EventWait | Label::SocketAccept | Label::Timer | Label::Signal | Label::Child
+        );
+        !waits_for_work && !self.is_handover()
+    }
+}
+
 /// A part of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {

@@ -157,17 +157,6 @@ impl Doing {
             Doing::Unseen => "unseen",
         }
     }
-
-    /// Whether a call or a fault kept the thread from all of its requests.
-    pub fn is_blocked(&self) -> bool {
-        let Doing::Asleep { label, .. } = self else {
-            return false;
-        };
-        !matches!(
-            label,
-            Label::EventWait | Label::SocketAccept | Label::Timer | Label::Signal | Label::Child
-        )
-    }
 }
 
 impl Report {
@@ -368,7 +357,7 @@ fn row(cause: &Cause, totals: &Totals, share: Shares, names: &FileNames) -> Caus
             .next()
             .map(|one| one.path),
         for_others: cause.for_others,
-        blocked: cause.doing.is_blocked(),
+        blocked: cause.is_blocked(),
         share,
         total_ns: totals.ns,
         requests: totals.requests,

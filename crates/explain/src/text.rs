@@ -17,6 +17,7 @@ const SHOWN_SHARE: f64 = 0.005;
 /// A cause in words: where the request was, and what the thread did.
 pub fn in_words(cause: &Cause) -> String {
     let what = match &cause.doing {
+        _ if cause.is_handover() => "idle until another thread passed it on".to_owned(),
         Doing::Running => "running".to_owned(),
         Doing::Runnable => "waiting for a CPU".to_owned(),
         Doing::Client => "waiting for the client".to_owned(),

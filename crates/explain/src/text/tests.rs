@@ -30,6 +30,18 @@ fn cause_says_whether_another_request_was_served() {
         "running for other requests"
     );
     assert_eq!(words(Phase::Service, Doing::Running, false), "running");
+    let futex = Doing::Asleep {
+        call: headway_debox::calls::number("futex"),
+        label: Label::Futex,
+    };
+    assert_eq!(
+        words(Phase::ReceiveQueue, futex.clone(), true),
+        "idle until another thread passed it on"
+    );
+    assert_eq!(
+        words(Phase::Service, futex, false),
+        "asleep in futex on futex"
+    );
 }
 
 #[test]
