@@ -1,8 +1,9 @@
-//! `headway analyze`: the tables of a run directory, or the same as JSON.
+//! `headway analyze`: the tables of a run directory or an access log, or the same as JSON.
 //!
-//! Opens the directory, lets `headway_latency` compute the figures, and prints them. It writes
+//! Opens what it is given, lets `headway_latency` compute the figures, and prints them. It writes
 //! nothing. A run that was cut off is analysed as far as it got, and the first lines say so.
 
+mod log;
 pub mod table;
 mod text;
 mod profile;
@@ -16,6 +17,7 @@ use headway_latency::compare::compare;
 use headway_latency::run::{Kind, Point};
 use headway_latency::{Analysis, Analyzer, Run};
 use headway_load::cli_types::Time;
+use headway_log_reader::Format as LogFormat;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,20 +32,28 @@ Examples:
   headway analyze runs/profile                     one line per point of a profile
   headway analyze runs/profile --point 0.80        everything about the point at 80 % of capacity
   headway analyze runs/nginx --json | jq .response.p99_us
+  headway analyze access.log.gz                    the log of nginx, Apache, Caddy, HAProxy or Envoy
+  headway analyze before.log --compare after.log   two logs
+  headway analyze access.log --format '%h %l %u %t \"%r\" %>s %b %D'
 
 Response time runs from the intended start of a request, so delays of the client are in it; service
 time runs from the actual start. In JSON, times are microseconds and shares are 0 to 1.
 
+A log needs the time that each request took: $request_time of nginx, %D of Apache. Its clock starts
+when the server has read a request. Answers from 500 on, and 499 of nginx, are errors.
+
 Exit codes: 0 success, 1 the run cannot be read, 2 usage error.";
 
-/// Print the latency, rate and errors of a run directory, or compare two
+/// Print the latency, rate and errors of a run directory or an access log, or compare two
 #[derive(Debug, Args)]
 #[command(after_help = MORE, after_long_help = EXAMPLES)]
 pub struct Arguments {
-    /// A directory that `headway load -o` or `headway profile` wrote
-    #[arg(value_name = "RUN")]
+    /// A directory that `headway load -o` or `headway profile` wrote, or an access log
+    ///
+    /// A log may be compressed by gzip or Zstandard; `-` is standard input.
+    #[arg(value_name = "RUN|LOG")]
     run: PathBuf,
-    /// Compare with another run: differences of mean and percentiles, with confidence intervals
+    /// Compare with another run or log: differences of mean and percentiles, with confidence intervals
     #[arg(long, value_name = "OTHER")]
     compare: Option<PathBuf>,
     /// Count the responses within TIME of their intended start; may be repeated
@@ -52,6 +62,10 @@ pub struct Arguments {
     /// The point of a profile: its load or the name of its directory, such as 0.80 or 0.80-2
     #[arg(long, value_name = "POINT")]
     point: Option<String>,
+    /// The format of a log: nginx, apache, haproxy, envoy, json, or a text in the form of nginx or
+    /// Apache [default: by its first lines]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<LogFormat>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -61,6 +75,15 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if log::is_log(&arguments.run) {
+        return log::run(arguments);
+    }
+    if arguments.format.is_some() {
+        return Err(Failure::Usage(format!(
+            "--format is for logs, and {} is a directory or not there",
+            arguments.run.display()
+        )));
+    }
     let opened = open(&arguments.run, arguments.point.as_deref())?;
     if opened.description().kind != Kind::Load && arguments.export.is_given() {
         let message = "--hdr-log and --series need a single run; name one below the directory";
@@ -169,14 +192,17 @@ fn relative_load(name: &str) -> Option<f64> {
 }
 
 fn analyze(run: &Run, arguments: &Arguments) -> Result<Analysis, Failure> {
-    let analyzer = Analyzer::new(run.description());
-    let analyzer = arguments
+    let analyzer = with_deadlines(Analyzer::new(run.description()), arguments);
+    Ok(run.analyze(analyzer)?)
+}
+
+fn with_deadlines(analyzer: Analyzer, arguments: &Arguments) -> Analyzer {
+    arguments
         .deadline
         .iter()
         .fold(analyzer, |analyzer, Time(deadline)| {
             analyzer.with_deadline_ms(deadline.as_secs_f64() * 1e3)
-        });
-    Ok(run.analyze(analyzer)?)
+        })
 }
 
 fn all_points(run: &Run, arguments: &Arguments) -> Result<(), Failure> {

@@ -85,6 +85,11 @@ fn heading(text: &str) -> String {
     }
 }
 
+/// The clock of the observer.
+fn monotonic_ns() -> u64 {
+    headway_os::ticks::monotonic_ns()
+}
+
 /// A server that this command has started.
 struct Started {
     child: std::process::Child,
@@ -141,7 +146,7 @@ impl Started {
 }
 
 impl Drop for Started {
-    /// After an error: a gate that nobody opens would wait for ever.
+    /// After an error: a gate that is never opened would wait for ever.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
@@ -155,6 +160,8 @@ struct Observation {
     observer: RequestObserver,
     collector: Collector,
     queues: ListenQueues,
+    /// The last that was known: the server may end.
+    overflows: Option<u64>,
     begun: Instant,
     halvings: u32,
     lost: u64,
@@ -176,6 +183,7 @@ impl Observation {
             observer,
             collector: Collector::default(),
             queues: ListenQueues::of(pid),
+            overflows: None,
             begun: Instant::now(),
             halvings: 0,
             lost: 0,
@@ -221,12 +229,12 @@ impl Observation {
     }
 
     fn sweep(&mut self, all: bool) -> Result<(), Failure> {
+        self.overflows = self.queues.overflows().or(self.overflows);
         let open = self.observer.open_responses()?;
         // One that has ended since then is among the events.
         self.poll();
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        self.collector.sweep(&open, now_ns, all, &mut self.observer);
+        self.collector
+            .sweep(&open, monotonic_ns(), all, &mut self.observer);
         Ok(())
     }
 
@@ -250,8 +258,12 @@ impl Observation {
         report.ports = self.observer.ports();
         report.duration_s = self.begun.elapsed().as_secs_f64();
         report.requests.connections = self.observer.connections();
+        let (waiting, since_ns) = self.observer.waiting()?;
+        report.requests.waiting = waiting;
+        let waited_ns = since_ns.map_or(0, |since_ns| monotonic_ns().saturating_sub(since_ns));
+        report.requests.waiting_longest_us = waited_ns as f64 / 1e3;
         report.requests.sampled_one_in = 1 << self.halvings;
-        report.listen_overflows = self.queues.overflows();
+        report.listen_overflows = self.overflows;
         report.ready_events = self.observer.ready_events().to_vec();
         let visibility = self.observer.visibility();
         (report.missing).extend(visibility.missing.iter().map(|text| format!("{text}.")));

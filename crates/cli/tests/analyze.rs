@@ -322,3 +322,78 @@ fn run_that_was_cut_off_is_analysed_and_marked() {
         output_text(&output)
     );
 }
+
+/// A request per second, of which every tenth takes `slow_ms`.
+fn nginx_log(slow_ms: u64) -> String {
+    let line = |index: u64| {
+        let (minute, second) = (index / 60 % 60, index % 60);
+        let ms = if index.is_multiple_of(10) { slow_ms } else { 5 };
+        let size = [102, 6_144, 92_160][(index % 3) as usize];
+        format!(
+            "192.0.2.1 - - [26/Nov/2026:10:{minute:02}:{second:02} +0000] \"GET /a HTTP/1.1\" 200 {size} \
+             \"-\" \"curl\" {}.{:03}\n",
+            ms / 1000,
+            ms % 1000
+        )
+    };
+    (0..600).map(line).collect()
+}
+
+#[test]
+fn log_of_a_server_has_the_tables_of_a_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("access.log");
+    std::fs::write(&log, nginx_log(800) + "no request\n").expect("written");
+    let shown = output_text(&analyze(&[text(&log)]));
+    assert!(shown.contains("log of nginx · 600 requests"), "{shown}");
+    assert!(
+        shown.contains("left out: 1 lines in another format"),
+        "{shown}"
+    );
+    assert!(shown.contains("p50 5.00 ms, p99 800 ms"), "{shown}");
+    assert!(shown.contains("inversion"), "{shown}");
+    let output = analyze(&[text(&log), "--json", "--deadline", "10ms"]);
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["counts"]["requests"], 600);
+    assert_eq!(json["response"]["p90_us"], 5000.0);
+    assert_eq!(json["goodput"][0]["requests"], 540, "{}", json["goodput"]);
+}
+
+#[test]
+fn two_logs_are_compared() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [before, after] = [("before.log", 800), ("after.log", 80)].map(|(name, slow_ms)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, nginx_log(slow_ms)).expect("written");
+        path
+    });
+    let shown = output_text(&analyze(&[text(&before), "--compare", text(&after)]));
+    assert!(shown.contains("B is lower"), "{shown}");
+    let output = analyze(&[text(&before), "--compare", text(folder.path())]);
+    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
+}
+
+#[test]
+fn log_that_has_no_latency_is_an_error_which_says_what_to_add() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("access.log");
+    std::fs::write(
+        &log,
+        "h - - [26/Nov/2026:10:00:01 +0000] \"GET / HTTP/1.1\" 200 1\n",
+    )
+    .expect("written");
+    let output = analyze(&[text(&log)]);
+    let shown = output_text(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("$request_time"), "{shown}");
+    for arguments in [
+        &["--format", "combined"][..],
+        &["--series", "x.csv"][..],
+        &["--point", "0.8"][..],
+    ] {
+        let output = analyze(&[&[text(&log)], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
+    }
+    let output = analyze(&[text(folder.path()), "--format", "nginx"]);
+    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
+}

@@ -4,6 +4,7 @@ mod acme;
 mod analyze;
 mod cli;
 mod dependencies;
+mod explain;
 mod fileset;
 mod flashpache;
 mod guide;

@@ -220,6 +220,8 @@ static long (*const seq_write)(struct seq_file *file, const void *data, u32 byte
 static long (*const ringbuf_output)(void *ringbuf, void *data, u64 bytes, u64 flags) = (void *)130;
 static void *(*const ringbuf_reserve)(void *ringbuf, u64 bytes, u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
+/* Null if the socket is not one of TCP. Its fields can be loaded, which costs less than reading them. */
+static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;
 static struct task_struct *(*const current_task)(void) = (void *)158;
 typedef long (*vma_visitor)(struct task_struct *task, struct vm_area_struct *vma, void *answer);
 static long (*const find_vma)(struct task_struct *task, u64 address, vma_visitor visit, void *answer,

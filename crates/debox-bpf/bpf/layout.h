@@ -222,6 +222,7 @@ struct off_cpu_event {
     u64 task;
     /* The call it slept in, or CALL_NONE. */
     u64 number;
+    /* Zero if it was off the CPU when the observation began; nothing is known of why. */
     u64 start_ns;
     /* Zero if it was preempted. */
     u64 woken_ns;

@@ -43,7 +43,7 @@ struct connection {
     u64 reader;
     u64 established_ns;
     u64 accepted_ns;
-    /* The oldest bytes that nobody has read; zero if there are none. */
+    /* The oldest bytes that have not been read; zero if there are none. */
     u64 queued_ns;
     u64 arrived_ns;
     u64 read_ns;
@@ -229,14 +229,13 @@ INLINE void finish(struct connection *connection, u64 now) {
  * Whether the client has the response, but for two segments which it need not acknowledge at once (RFC 1122,
  * 4.2.3.2).
  */
-INLINE int is_drained(struct sock *sk, u32 acknowledged) {
-    struct tcp_sock *tcp = (void *)sk;
-    return FIELD(tcp, write_seq) - acknowledged <= 2 * FIELD(tcp, mss_cache);
+INLINE int is_drained(struct tcp_sock *tcp, u32 acknowledged) {
+    return tcp->write_seq - acknowledged <= 2 * tcp->mss_cache;
 }
 
 INLINE u32 unread_bytes(struct sock *sk) {
-    struct tcp_sock *tcp = (void *)sk;
-    return FIELD(tcp, rcv_nxt) - FIELD(tcp, copied_seq);
+    struct tcp_sock *tcp = to_tcp(sk);
+    return tcp ? tcp->rcv_nxt - tcp->copied_seq : 0;
 }
 
 SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
@@ -268,7 +267,7 @@ SECTION("tp_btf/sk_data_ready") int arrived(u64 *context) {
     struct connection *connection = connection_of(sk);
     if (!connection) return 0;
     /* The client's end of the connection counts as a byte, but asks for nothing. */
-    u8 state = FIELD(sk, __sk_common.skc_state);
+    u8 state = sk->__sk_common.skc_state;
     if (unread_bytes(sk) <= (state == TCP_CLOSE_WAIT)) return 0;
     u64 now = now_ns();
     if (connection->written_ns) finish(connection, now);
@@ -328,19 +327,22 @@ SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
     }
     connection->last_written_ns = now;
     connection->written_bytes += bytes;
-    connection->drained_ns = is_drained(sk, FIELD((struct tcp_sock *)sk, snd_una)) ? now : 0;
+    struct tcp_sock *tcp = to_tcp(sk);
+    connection->drained_ns = tcp && is_drained(tcp, tcp->snd_una) ? now : 0;
     uses(task, connection);
     return 0;
 }
 
 /* Each segment that arrives, before its acknowledgement is applied. */
 SECTION("tp_btf/tcp_probe") int acknowledged(u64 *context) {
-    u64 address = context[0];
+    struct sock *sk = (void *)context[0];
+    u64 address = (u64)sk;
     struct connection *connection = map_lookup(&connections, &address);
     if (!connection || !connection->written_ns || connection->drained_ns) return 0;
     struct sk_buff *buffer = (void *)context[1];
     struct tcphdr *header = (void *)FIELD(buffer, data);
-    if (is_drained((void *)address, __builtin_bswap32(FIELD(header, ack_seq)))) connection->drained_ns = now_ns();
+    struct tcp_sock *tcp = to_tcp(sk);
+    if (tcp && is_drained(tcp, __builtin_bswap32(FIELD(header, ack_seq)))) connection->drained_ns = now_ns();
     return 0;
 }
 
@@ -469,9 +471,29 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     activity->off_ns = event->start_ns;
 }
 
-INLINE void switch_in(u32 tid) {
+/* A thread that was off the CPU since before the observation. */
+INLINE void begin_activity(struct task_struct *task) {
+    if (!is_target(task->tgid)) return;
+    struct activity *activity = activity_of(task->pid);
+    if (!activity) return;
+    struct off_cpu_event *event = &activity->event;
+    event->kind = EVENT_OFF_CPU;
+    event->task = (u64)task->tgid << 32 | (u32)task->pid;
+    event->number = CALL_NONE;
+    event->stack = STACK_UNKNOWN;
+    event->end_ns = now_ns();
+    event->woken_ns = event->end_ns;
+    if (ringbuf_output(&events, event, sizeof(*event) - NAME_BYTES, NO_WAKEUP)) count_lost(LOST_RECORDS);
+}
+
+INLINE void switch_in(struct task_struct *task) {
+    u32 tid = task->pid;
     struct activity *activity = map_lookup(&activities, &tid);
-    if (!activity || !activity->off_ns) return;
+    if (!activity) {
+        begin_activity(task);
+        return;
+    }
+    if (!activity->off_ns) return;
     struct off_cpu_event *event = &activity->event;
     event->end_ns = now_ns();
     activity->off_ns = 0;
@@ -484,7 +506,7 @@ INLINE void switch_in(u32 tid) {
 SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     struct task_struct *out = (void *)context[1], *in = (void *)context[2];
     if (out->pid) switch_out(context, out, context[0] & 1, context[3]);
-    if (in->pid) switch_in(in->pid);
+    if (in->pid) switch_in(in);
     return 0;
 }
 
@@ -503,8 +525,21 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
     struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
     u32 from = parent->tgid, to = child->tgid;
     u64 one = 1;
-    if (from == to || !is_target(from)) return 0;
-    if (map_update(&targets, &to, &one, UPDATE_ANY)) count_lost(LOST_PROCESSES);
+    if (!is_target(from)) return 0;
+    if (from != to && map_update(&targets, &to, &one, UPDATE_ANY)) {
+        count_lost(LOST_PROCESSES);
+        return 0;
+    }
+    /* It can run from now on. */
+    struct activity *activity = activity_of(child->pid);
+    if (!activity) return 0;
+    struct off_cpu_event *event = &activity->event;
+    event->kind = EVENT_OFF_CPU;
+    event->task = (u64)to << 32 | (u32)child->pid;
+    event->number = CALL_NONE;
+    event->stack = STACK_UNKNOWN;
+    event->start_ns = now_ns();
+    activity->off_ns = event->start_ns;
     return 0;
 }
 

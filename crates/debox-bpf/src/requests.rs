@@ -88,7 +88,7 @@ pub struct OffCpu {
     pub thread: Thread,
     /// The call that it slept in; `None` outside calls, or if it was preempted.
     pub call: Option<u32>,
-    /// When it left the CPU.
+    /// When it left the CPU; 0 if that was before the observation, and then the rest is not known.
     pub start_ns: u64,
     /// When it could run again; `None` if it was preempted, and could run all the time.
     pub woken_ns: Option<u64>,
@@ -315,6 +315,36 @@ impl RequestObserver {
             }
         }
         Ok(open)
+    }
+
+    /// Requests of open connections that have arrived and have no answer: how many, and since when
+    /// the oldest one waits.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to read a map.
+    pub fn waiting(&self) -> Result<(u64, Option<u64>), AttachError> {
+        let connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
+            HashMap::try_from(self.map("connections")).map_err(load_error)?;
+        let since = connections
+            .iter()
+            .filter_map(Result::ok)
+            .filter_map(|(_, words)| {
+                let [queued_ns, arrived_ns] = [words[6], words[7]];
+                let since_ns = if arrived_ns != 0 {
+                    arrived_ns
+                } else {
+                    queued_ns
+                };
+                (words[11] == 0 && since_ns != 0).then_some(since_ns)
+            });
+        Ok(since.fold(
+            (0, None),
+            |(count, oldest): (u64, Option<u64>), since_ns| {
+                let oldest = oldest.map_or(since_ns, |oldest| oldest.min(since_ns));
+                (count + 1, Some(oldest))
+            },
+        ))
     }
 
     /// How many waits for events returned 0, 1, 2 to 3, 4 to 7, … ready events.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use headway_debox::policy::Filter;
-use headway_debox_bpf::{Attach, AttachError, Limits, Pids};
+use headway_debox_bpf::{Attach, AttachError, Limits, Pids, RequestLimits, RequestObserver};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 #[allow(dead_code, reason = "each test binary uses its part")]
@@ -44,6 +44,64 @@ fn no_program_stays_behind_when_the_observer_is_dropped() {
     };
     assert_eq!(programs_since(before), 1);
     drop(attach);
+    // The kernel frees a program after a grace period.
+    let timeout = Instant::now() + Duration::from_secs(30);
+    while programs_since(before) > 0 && Instant::now() < timeout {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(programs_since(before), 0);
+}
+
+/// Set for a process that holds an observer until it is killed.
+const HOLDS: &str = "HEADWAY_TEST_HOLDS_AN_OBSERVER";
+
+fn observe_requests() -> Result<RequestObserver, AttachError> {
+    RequestObserver::start(&[std::process::id()], &[], &RequestLimits::default())
+}
+
+/// In a process of its own, for the test below.
+#[test]
+fn observer_of_requests_is_held_in_a_process_of_its_own() {
+    if std::env::var_os(HOLDS).is_none() {
+        return;
+    }
+    match observe_requests() {
+        Ok(_observer) => {
+            println!("\nholds");
+            std::thread::sleep(Duration::from_secs(600));
+        }
+        Err(error) => println!("\ncannot: {error}"),
+    }
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn no_program_stays_behind_when_the_observer_of_requests_is_killed() {
+    let test = "no_program_stays_behind_when_the_observer_of_requests_is_killed";
+    let _guard = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
+    let before = newest_program();
+    let mut holder = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args([
+            "observer_of_requests_is_held_in_a_process_of_its_own",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(HOLDS, "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("this program");
+    let output = std::io::BufReader::new(holder.stdout.take().expect("piped"));
+    let mut lines = std::io::BufRead::lines(output).map_while(Result::ok);
+    let word = lines.find(|line| line == "holds" || line.starts_with("cannot"));
+    if word.as_deref() != Some("holds") {
+        holder.wait().expect("our child");
+        return headway_test_support::skip(test, &word.unwrap_or_default());
+    }
+    assert_eq!(programs_since(before), 1);
+    holder.kill().expect("our child");
+    holder.wait().expect("our child");
     // The kernel frees a program after a grace period.
     let timeout = Instant::now() + Duration::from_secs(30);
     while programs_since(before) > 0 && Instant::now() < timeout {

@@ -61,7 +61,7 @@ impl Problem {
         match cause.doing {
             "client" => Some(Problem::Client),
             "runnable" => Some(Problem::Cpu),
-            "running" if waits => Some(Problem::BusyLoop),
+            "running" if waits || cause.for_others => Some(Problem::BusyLoop),
             "running" => Some(Problem::Compute),
             // A process which is idle with a client accepts no other.
             "asleep" if cause.phase == Phase::AcceptQueue && !cause.blocked => {
@@ -76,6 +76,8 @@ impl Problem {
         let call = cause.call.as_deref().unwrap_or_default();
         match cause.label? {
             Label::FileLock => return Some(Problem::FileLock),
+            // An idle thread: the one that passes requests on was late, for a reason of its own.
+            Label::Futex if cause.phase == Phase::ReceiveQueue => return None,
             Label::Futex => return Some(Problem::Futex),
             Label::SocketSend => return Some(Problem::Client),
             Label::EventWait
@@ -361,6 +363,9 @@ mod tests {
         assert_eq!(problem("pwrite64", Label::InodeLock), Problem::Write);
         assert_eq!(problem("flock", Label::FileLock), Problem::FileLock);
         assert_eq!(problem("epoll_wait", Label::EventWait), Problem::Elsewhere);
+        assert_eq!(problem("futex", Label::Futex), Problem::Futex);
+        let idle = cause(Phase::ReceiveQueue, "asleep", "futex", Label::Futex);
+        assert_eq!(Problem::of(&idle), None);
         let mut log = cause(Phase::Service, "asleep", "write", Label::DirtyThrottle);
         log.files.push(FileShare {
             path: "/var/log/nginx/access.log".to_owned(),

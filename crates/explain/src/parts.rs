@@ -73,6 +73,26 @@ pub struct Cause {
     pub for_others: bool,
 }
 
+impl Cause {
+    /// Whether the thread was idle, and another one passed the request on to it.
+    pub fn is_handover(&self) -> bool {
+        let idle = matches!(self.doing, Doing::Asleep { label, .. } if label == Label::Futex);
+        idle && self.phase == Phase::ReceiveQueue
+    }
+
+    /// Whether a call or a fault kept the thread from all of its requests.
+    pub fn is_blocked(&self) -> bool {
+        let Doing::Asleep { label, .. } = self.doing else {
+            return false;
+        };
+        let waits_for_work = matches!(
+            label,
+            Label::EventWait | Label::SocketAccept | Label::Timer | Label::Signal | Label::Child
+        );
+        !waits_for_work && !self.is_handover()
+    }
+}
+
 /// A part of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
@@ -210,12 +230,25 @@ impl Parts {
             return;
         };
         let pieces = threads.pieces(thread, times, Some(thread) == self.writer);
-        pieces
-            .into_iter()
-            .for_each(|piece| self.piece(phase, piece));
+        self.pieces(phase, pieces);
     }
 
-    fn piece(&mut self, phase: Phase, piece: Piece) {
+    /// What a thread did in a phase. In service, one that has waited for events works for others,
+    /// until an event of this request makes it runnable, at last.
+    fn pieces(&mut self, phase: Phase, pieces: Vec<Piece>) {
+        let waits = |piece: &Piece| matches!(piece.doing, Doing::Asleep { label, .. } if label == Label::EventWait);
+        let left = match phase {
+            Phase::Service => pieces.iter().position(waits).unwrap_or(pieces.len()),
+            _ => pieces.len(),
+        };
+        let returned = pieces.len().saturating_sub(2);
+        for (index, piece) in pieces.into_iter().enumerate() {
+            let elsewhere = index > left && index < returned && !waits(&piece);
+            self.piece(phase, piece, elsewhere);
+        }
+    }
+
+    fn piece(&mut self, phase: Phase, piece: Piece, elsewhere: bool) {
         let sends =
             matches!(piece.doing, Doing::Asleep { label, .. } if label == Label::SocketSend);
         self.is_sending |= sends && phase == Phase::Service;
@@ -225,9 +258,9 @@ impl Parts {
         };
         let own = piece.connection == Some(self.connection);
         let for_others = match phase {
-            // Nothing has been done for a request that nobody has read.
+            // Nothing has been done for a request that has not been read.
             Phase::AcceptQueue | Phase::ReceiveQueue => true,
-            _ => piece.doing != Doing::Running && piece.connection.is_some() && !own,
+            _ => elsewhere || piece.doing != Doing::Running && piece.connection.is_some() && !own,
         };
         // A server that waits until it can go on sending waits for the client.
         let for_client = phase == Phase::Transfer
@@ -270,10 +303,11 @@ impl Parts {
         };
         let pieces = threads.pieces(reader, (from_ns, to_ns), false);
         let passed_ns = (pieces.iter().find(waits)).map_or(to_ns, |piece| piece.start_ns);
-        let before = pieces
-            .into_iter()
-            .filter(|piece| piece.start_ns < passed_ns);
-        before.for_each(|piece| self.piece(Phase::Service, piece));
+        let before = (pieces.into_iter()).filter(|piece| piece.start_ns < passed_ns);
+        self.pieces(Phase::Service, before.collect());
         self.add(Phase::Service, Some(writer), (passed_ns, to_ns), threads);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,6 +61,10 @@ pub struct Requests {
     pub answered: u64,
     /// Those whose connection ended without one.
     pub unanswered: u64,
+    /// Those which had arrived and had no response at the end of the observation.
+    pub waiting: u64,
+    /// How long the oldest of these had waited then, in microseconds.
+    pub waiting_longest_us: f64,
     /// Connections to the ports of the server.
     pub connections: u64,
     /// One in this many connections was observed at the end.
@@ -152,17 +156,6 @@ impl Doing {
             Doing::Client => "client",
             Doing::Unseen => "unseen",
         }
-    }
-
-    /// Whether a call or a fault kept the thread from all of its requests.
-    pub fn is_blocked(&self) -> bool {
-        let Doing::Asleep { label, .. } = self else {
-            return false;
-        };
-        !matches!(
-            label,
-            Label::EventWait | Label::SocketAccept | Label::Timer | Label::Signal | Label::Child
-        )
     }
 }
 
@@ -364,7 +357,7 @@ fn row(cause: &Cause, totals: &Totals, share: Shares, names: &FileNames) -> Caus
             .next()
             .map(|one| one.path),
         for_others: cause.for_others,
-        blocked: cause.doing.is_blocked(),
+        blocked: cause.is_blocked(),
         share,
         total_ns: totals.ns,
         requests: totals.requests,

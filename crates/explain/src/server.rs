@@ -17,7 +17,7 @@ pub enum Target {
     Name(String),
     /// A process and its children.
     Pid(u32),
-    /// The processes that listen on a TCP port of this network namespace.
+    /// The processes that listen on a TCP port, in any network namespace.
     Port(u16),
 }
 
@@ -36,14 +36,14 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerError {
     /// No process has the name.
-    #[error("no process is named {0} (is the server running? `ss -ltnp` shows who listens)")]
+    #[error("no process is named {0} (is the server running? `ss -ltnp` lists the listeners)")]
     NoName(String),
     /// No process has the number.
     #[error("no such process: {0}")]
     NoPid(u32),
     /// No process listens on the port.
     #[error(
-        "no process that you may see listens on TCP port {0} (`ss -ltnp` shows who listens; other users' processes need \
+        "no process that you may see listens on TCP port {0} (`ss -ltnp` lists the listeners; other users' processes need \
          root)"
     )]
     NoPort(u16),

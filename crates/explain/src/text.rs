@@ -17,6 +17,7 @@ const SHOWN_SHARE: f64 = 0.005;
 /// A cause in words: where the request was, and what the thread did.
 pub fn in_words(cause: &Cause) -> String {
     let what = match &cause.doing {
+        _ if cause.is_handover() => "idle until another thread passed it on".to_owned(),
         Doing::Running => "running".to_owned(),
         Doing::Runnable => "waiting for a CPU".to_owned(),
         Doing::Client => "waiting for the client".to_owned(),
@@ -25,9 +26,7 @@ pub fn in_words(cause: &Cause) -> String {
     };
     match (cause.phase, cause.for_others, &cause.doing) {
         (_, _, Doing::Client | Doing::Unseen) | (_, false, _) => what,
-        (Phase::AcceptQueue | Phase::ReceiveQueue, _, Doing::Running) => {
-            format!("{what} for other requests")
-        }
+        (_, _, Doing::Running) => format!("{what} for other requests"),
         (Phase::AcceptQueue | Phase::ReceiveQueue, _, _) => what,
         (_, true, _) => format!("{what}, for another request"),
     }
@@ -95,15 +94,30 @@ fn rounded(share: f64) -> f64 {
 }
 
 fn nothing(report: &Report) -> String {
-    let why = match (report.ports.is_empty(), report.requests.unanswered) {
+    let requests = &report.requests;
+    let server = printable(&report.server);
+    let duration = headway_base::format::duration(report.duration_s);
+    if requests.waiting > 0 {
+        return format!(
+            "{server}: no request was answered in {duration}, and {}. `headway trace -p` shows in which calls its \
+             threads hang.",
+            waiting(report)
+        );
+    }
+    let why = match (report.ports.is_empty(), requests.unanswered) {
         (true, _) => "its processes listen on no TCP port",
         (false, 0) => "no request came to its ports, or none was answered",
         (false, _) => "connections ended without a response",
     };
+    format!("{server}: nothing to explain: {why} in {duration}.")
+}
+
+/// Requests that had no answer.
+fn waiting(report: &Report) -> String {
     format!(
-        "{}: nothing to explain: {why} in {}.",
-        printable(&report.server),
-        headway_base::format::duration(report.duration_s)
+        "{} had none at the end, the oldest for {}",
+        counted(report.requests.waiting, "request", "requests"),
+        time_us(report.requests.waiting_longest_us)
     )
 }
 
@@ -123,6 +137,7 @@ fn thread_in_words(cause: &CauseShare) -> String {
         "client" => ", and the client or the network was slow".to_owned(),
         "unseen" => String::new(),
         "running" if waited => format!(" while {thread} ran for other requests"),
+        "running" if cause.for_others => format!(" while {thread} ran for other requests"),
         "running" => format!(" while {thread} ran"),
         "runnable" => format!(" while {thread} waited for a CPU"),
         _ => format!(" while {thread} was {}{file}", cause.cause),
@@ -252,6 +267,12 @@ fn seen(report: &Report) -> Vec<String> {
         lines.push(format!(
             "The rate was high, so at the end one in {} connections was observed.",
             requests.sampled_one_in
+        ));
+    }
+    if requests.waiting > 0 && requests.answered > 0 {
+        lines.push(format!(
+            "Not in the tables: of those without an answer, {}.",
+            waiting(report)
         ));
     }
     if requests.unanswered > 0 {

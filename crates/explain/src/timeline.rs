@@ -117,9 +117,12 @@ impl Span {
             start_ns: off.start_ns,
             woken_ns: off.woken_ns.unwrap_or(off.start_ns),
             end_ns: off.end_ns,
-            asleep: Doing::Asleep {
-                call: off.call,
-                label: off.label,
+            asleep: match off.start_ns {
+                0 => Doing::Unseen,
+                _ => Doing::Asleep {
+                    call: off.call,
+                    label: off.label,
+                },
             },
             connection: off.connection,
             at: At {
@@ -212,9 +215,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_before_the_observation_is_not_seen() {
+        let (mut timeline, mut names) = (Timeline::default(), FileNames::default());
+        timeline.add(&off(0, Some(150), 150), &mut names);
+        let pieces = timeline.pieces(THREAD, (120, 160), None);
+        assert_eq!(
+            (&pieces[0].doing, pieces[0].length_ns),
+            (&Doing::Unseen, 30)
+        );
+        assert_eq!(
+            (&pieces[1].doing, pieces[1].length_ns),
+            (&Doing::Running, 10)
+        );
+    }
+
+    #[test]
     fn the_past_is_bounded() {
         let (mut timeline, mut names) = (Timeline::default(), FileNames::default());
-        for time in 0..PER_THREAD_MAX as u64 + 5 {
+        for time in 1..PER_THREAD_MAX as u64 + 6 {
             timeline.add(&off(time, Some(time), time + 1), &mut names);
         }
         assert_eq!((timeline.spans, timeline.dropped), (PER_THREAD_MAX, 5));

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use headway_debox::Label;
-use headway_explain::{CauseShare, Phase};
+use headway_explain::{CauseShare, ListenQueues, Phase, Problem};
 use headway_test_support::{find_program, skip, wait_until};
 
 use crate::bed::{Bed, Client, assert_adds_up, assert_attributed, time_of};
@@ -301,4 +301,119 @@ fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
     assert_attributed(asleep, DELAY * 3, &report);
     let advice = &report.advice[0];
     assert!(advice.text.contains("open_file_cache"), "{advice:?}");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn connection_that_is_older_than_the_observation_is_seen() {
+    let test = "connection_that_is_older_than_the_observation_is_seen";
+    let (child, port, folder) = Bed::server("loop");
+    let mut client = Client::new(port);
+    client.ask("hot 1");
+    client.latency = Duration::ZERO;
+    let Some(bed) = Bed::of(test, child, port, folder) else {
+        return;
+    };
+    client.ask(&format!("sleep {}", DELAY.as_millis()));
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 1);
+    let slept = time_of(&report, |cause| cause.label == Some(Label::Timer));
+    assert_attributed(slept, DELAY, &report);
+    assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn every_second_connection_is_observed_when_they_are_sampled() {
+    let test = "every_second_connection_is_observed_when_they_are_sampled";
+    let Some(mut bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    bed.sample(1);
+    let mut clients: Vec<Client> = (0..8).map(|_| bed.connect()).collect();
+    for client in &mut clients {
+        client.ask("hot 1");
+        client.ask("hot 1");
+    }
+    assert_eq!(bed.report().requests.answered, 8);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn request_without_an_answer_is_counted_while_it_waits() {
+    let test = "request_without_an_answer_is_counted_while_it_waits";
+    let Some(bed) = Bed::start(test, "prefork") else {
+        return;
+    };
+    let mut first = bed.connect();
+    first.ask("hot 1");
+    assert_eq!(bed.waiting(), 0);
+    // The only process keeps the first connection.
+    let mut second = std::net::TcpStream::connect(("127.0.0.1", bed.port)).expect("it listens");
+    std::io::Write::write_all(&mut second, b"hot 1\n").expect("sent");
+    wait_until("the request has arrived", || bed.waiting() == 1);
+    drop(first);
+    wait_until("it is answered", || bed.waiting() == 0);
+    assert_eq!(bed.report().requests.answered, 2);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn sleep_that_began_before_the_observation_is_not_taken_for_running() {
+    let test = "sleep_that_began_before_the_observation_is_not_taken_for_running";
+    let (child, port, folder) = Bed::server("loop");
+    let mut early = Client::new(port);
+    let (started, starts) = std::sync::mpsc::channel();
+    let early = std::thread::spawn(move || {
+        started.send(()).expect("it waits");
+        early.ask("sleep 5000");
+    });
+    starts.recv().expect("it begins");
+    std::thread::sleep(Duration::from_millis(200));
+    let Some(bed) = Bed::of(test, child, port, folder) else {
+        return early.join().expect("it was answered");
+    };
+    let mut client = bed.connect();
+    client.ask("hot 1");
+    early.join().expect("it was answered");
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 1);
+    let unseen = time_of(&report, |cause| cause.doing == "unseen");
+    let parts = Duration::from_nanos(time_of(&report, |_| true));
+    assert_attributed(unseen, parts, &report);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn full_accept_queue_is_counted_and_the_backlog_is_named() {
+    let test = "full_accept_queue_is_counted_and_the_backlog_is_named";
+    let Some(bed) = Bed::start(test, "prefork 1") else {
+        return;
+    };
+    let queues = ListenQueues::of(bed.pid());
+    assert_eq!(queues.overflows(), Some(0));
+    let mut first = bed.connect();
+    first.ask("hot 1");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], bed.port));
+    let mut others = Vec::new();
+    wait_until("the queue is full", || {
+        let attempt = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        others.extend(attempt.ok());
+        queues.overflows() > Some(0)
+    });
+    // Before the server ends, whose namespace is looked at.
+    let overflows = queues.overflows();
+    drop(others);
+    drop(first);
+    let mut report = bed.report();
+    report.listen_overflows = overflows;
+    report.conclude();
+    let advice = report
+        .advice
+        .iter()
+        .find(|advice| advice.problem == Problem::Backlog);
+    assert!(
+        advice.is_some_and(|advice| advice.text.contains("somaxconn")),
+        "{report:#?}"
+    );
 }

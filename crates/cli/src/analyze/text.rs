@@ -11,9 +11,12 @@ use headway_latency::run::{LoadInfo, Mode, RunDescription, Verdict};
 
 /// Every table of one run.
 pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
-    let described = run.description();
-    let mut text = title(run, described);
-    text.push_str(&headline(analysis));
+    title(run, run.description()) + &tables(analysis, style)
+}
+
+/// Every table, without a title.
+pub fn tables(analysis: &Analysis, style: Style) -> String {
+    let mut text = headline(analysis);
     text.push_str(&requests(analysis, style));
     text.push_str(&latencies(analysis, style));
     if !analysis.goodput.is_empty() {
@@ -408,6 +411,12 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
             "caution: the runs differ in {name}, which may explain the differences\n"
         ));
     }
+    text + &difference_table(differences, style)
+}
+
+/// The differences, a row each.
+pub fn difference_table(differences: &[Difference], style: Style) -> String {
+    let mut text = String::new();
     let row = |found: &Difference| {
         let interval = found.interval_us.map_or("–".into(), |found| {
             format!("{} … {}", signed_time(found.low), signed_time(found.high))

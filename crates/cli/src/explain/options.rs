@@ -37,7 +37,7 @@ const USAGE: &str = "headway explain [OPTIONS] -p NAME|PID
 #[command(after_help = MORE, after_long_help = EXAMPLES, override_usage = USAGE)]
 pub struct Arguments {
     /// The server: the name of its program, or a process id
-    #[arg(short, long = "pid", value_name = "NAME|PID", required_unless_present_any = ["port", "command"], conflicts_with_all = ["port", "command"])]
+    #[arg(short = 'p', long = "pid", value_name = "NAME|PID", required_unless_present_any = ["port", "command"], conflicts_with_all = ["port", "command"])]
     target: Option<String>,
     /// The server: the TCP port on which it listens
     #[arg(long, value_name = "PORT", conflicts_with = "command")]

@@ -274,7 +274,10 @@ mod tests {
             Some(SleepFile::Open { device, path })
         };
         assert_eq!(sleep(4, b"a.html\0img\0/\0\0old").file, open("/img/a.html"));
-        assert_eq!(sleep(4, b"a.html\0img\0\0\0\0\0").file, open("img/a.html"));
+        assert_eq!(
+            sleep(4, b"a.html\0img\0\0\0\0\0\0").file,
+            open("img/a.html")
+        );
         assert_eq!(sleep(4, b"/\0\0\0\0\0\0\0").file, open("/"));
     }
 

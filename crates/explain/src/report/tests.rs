@@ -18,14 +18,12 @@ fn collector() -> Collector {
         call: Some(0),
         label: Label::PageIo,
     };
-    let mut collector = Collector {
-        answered: 100,
-        causes: vec![
-            cause(Phase::Service, Doing::Running),
-            cause(Phase::ReceiveQueue, asleep),
-        ],
-        ..Collector::default()
-    };
+    let mut collector = Collector::default();
+    collector.answered = 100;
+    collector.causes = vec![
+        cause(Phase::Service, Doing::Running),
+        cause(Phase::ReceiveQueue, asleep),
+    ];
     for index in 0..100 {
         let blocked_ns = if index < 95 { 0 } else { 9_000_000 };
         collector.stored.push(Stored {

@@ -30,6 +30,18 @@ fn cause_says_whether_another_request_was_served() {
         "running for other requests"
     );
     assert_eq!(words(Phase::Service, Doing::Running, false), "running");
+    let futex = Doing::Asleep {
+        call: headway_debox::calls::number("futex"),
+        label: Label::Futex,
+    };
+    assert_eq!(
+        words(Phase::ReceiveQueue, futex.clone(), true),
+        "idle until another thread passed it on"
+    );
+    assert_eq!(
+        words(Phase::Service, futex, false),
+        "asleep in futex on futex"
+    );
 }
 
 #[test]
@@ -54,4 +66,20 @@ fn shares_are_short() {
     assert_eq!(cell(0.000_1), "<0.1 %");
     assert_eq!(cell(0.123_4), "12.3 %");
     assert_eq!(wrapped("one two three", "- ", 9), "- one two\n  three\n");
+}
+
+#[test]
+fn server_that_answers_nothing_is_said_to_hang() {
+    let mut report = Report {
+        server: "nginx".to_owned(),
+        duration_s: 5.0,
+        ports: vec![80],
+        ..Report::default()
+    };
+    report.requests.waiting = 3;
+    report.requests.waiting_longest_us = 4.2e6;
+    report.conclude();
+    let text = render(&report, str::to_owned);
+    assert!(text.contains("3 requests had none at the end"), "{text}");
+    assert!(text.contains("the oldest for 4.20 s"), "{text}");
 }

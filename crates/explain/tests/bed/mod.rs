@@ -23,6 +23,12 @@ pub struct Bed {
 impl Bed {
     /// `tests/bed/server.c` of a kind; `None` after saying what this machine lacks.
     pub fn start(test: &str, kind: &str) -> Option<Bed> {
+        let (child, port, folder) = Bed::server(kind);
+        Bed::of(test, child, port, folder)
+    }
+
+    /// The server, of a kind and perhaps with a backlog; its port, and the folder of its program.
+    pub fn server(kind: &str) -> (Child, u16, tempfile::TempDir) {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("bed-server");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bed/server.c");
@@ -33,15 +39,14 @@ impl Bed {
             .expect("a C compiler, which linking this test needed as well");
         assert!(output.status.success(), "{output:?}");
         let mut child = Command::new(&program)
-            .arg(kind)
+            .args(kind.split(' '))
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program that was just compiled");
         let mut line = String::new();
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         lines.read_line(&mut line).expect("its port");
-        let port = line.trim().parse().expect("a port");
-        Bed::of(test, child, port, folder)
+        (child, line.trim().parse().expect("a port"), folder)
     }
 
     /// A server that has been started.
@@ -73,6 +78,16 @@ impl Bed {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Observes one in 2^`halvings` connections from now on.
+    pub fn sample(&mut self, halvings: u32) {
+        self.observer.sample(halvings).expect("a map");
+    }
+
+    /// Requests without an answer.
+    pub fn waiting(&self) -> u64 {
+        self.observer.waiting().expect("a map").0
     }
 
     pub fn connect(&self) -> Client {

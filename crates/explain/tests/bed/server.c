@@ -5,7 +5,8 @@
  *   server prefork   one process for each connection at a time, of one process
  *   server threads   the loop reads, another thread answers
  *
- * It prints its port. A request is a line, `VERB ARGUMENT`, and the answer is a line:
+ * A second argument is the backlog. It prints its port. A request is a line, `VERB ARGUMENT`, and the answer
+ * is a line:
  *
  *   hot X       at once
  *   open PATH   after opening a file and reading its first byte
@@ -144,7 +145,7 @@ int main(int count, char **arguments) {
     socklen_t length = sizeof(address);
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     bind(listener, (void *)&address, length);
-    listen(listener, 64);
+    listen(listener, count > 2 ? atoi(arguments[2]) : 64);
     getsockname(listener, (void *)&address, &length);
     printf("%d\n", ntohs(address.sin_port));
     fflush(stdout);

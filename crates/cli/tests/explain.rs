@@ -1,0 +1,178 @@
+//! `headway explain` as a user meets it: bad input, missing privileges, JSON, conditions.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use headway_test_support::server::{Server, without_bpf};
+use headway_test_support::skip;
+use serde_json::Value;
+
+fn headway() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_headway"))
+}
+
+fn explain(arguments: &[&str]) -> Output {
+    headway()
+        .arg("explain")
+        .args(arguments)
+        .output()
+        .expect("headway runs")
+}
+
+fn error_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn wrong_target_or_condition_is_a_usage_error() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "--port"),
+        (
+            &["-p", "no-such-server"],
+            "no process is named no-such-server",
+        ),
+        (&["-p", "4294967295"], "no such process"),
+        (&["-p", ""], "none was given"),
+        (&["--port", "1"], "listens on TCP port 1"),
+        (&["-p", "nginx", "--port", "80"], "cannot be used with"),
+        (
+            &["-p", "nginx", "--fail-if", "p99 > 5"],
+            "blocked_share(p99) > 0.2",
+        ),
+        (&["-p", "nginx", "--duration", "0"], "longer than 0"),
+    ];
+    for (arguments, says) in cases {
+        let output = explain(arguments);
+        let error = error_of(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(says), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn process_that_listens_nowhere_is_an_error() {
+    let own = std::process::id();
+    let mut child = Command::new("sleep").arg("100").spawn().expect("sleep");
+    let output = explain(&["-p", &child.id().to_string()]);
+    child.kill().expect("our child");
+    child.wait().expect("our child");
+    assert_eq!(output.status.code(), Some(1), "{own}");
+    let error = error_of(&output);
+    assert!(error.contains("listens on no TCP port"), "{error}");
+}
+
+/// A server of a directory with one file.
+fn server(folder: &tempfile::TempDir) -> Server {
+    std::fs::write(folder.path().join("index.html"), "hello").expect("written");
+    Server::start(headway(), folder.path(), &[])
+}
+
+#[test]
+fn missing_capability_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(&folder);
+    let mut command = headway();
+    command.args(["explain", "-p", &server.master().to_string()]);
+    let output = without_bpf(command).output().expect("setpriv");
+    let error = error_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("CAP_BPF") || error.contains("without its BPF part"),
+        "{error}"
+    );
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn running_server_is_explained_in_json_and_conditions_are_checked() {
+    let test = "running_server_is_explained_in_json_and_conditions_are_checked";
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(&folder);
+    let (_, port) = server.address.rsplit_once(':').expect("a port");
+    let mut explaining = headway()
+        .args(["explain", "--port", port, "--duration", "5", "--json"])
+        .args([
+            "--fail-if",
+            "max > 0ms",
+            "--fail-if",
+            "queue_share(p99) < 0",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("headway runs");
+    // Until the end, since a busy machine takes seconds to begin.
+    let mut asked = 0;
+    while explaining.try_wait().expect("our child").is_none() {
+        assert_eq!(server.get("/index.html"), (200, "hello".to_owned()));
+        asked += 1;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = explaining.wait_with_output().expect("it ends");
+    let error = error_of(&output);
+    if output.status.code() == Some(1) {
+        return skip(test, &error);
+    }
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    // Nothing but the condition that is met: no progress.
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains("max > 0ms: it is"), "{error}");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["schema"], 1);
+    assert_eq!(
+        json["ports"],
+        serde_json::json!([port.parse::<u16>().expect("a port")])
+    );
+    let answered = json["requests"]["answered"].as_u64().expect("a number");
+    assert!((1..=asked).contains(&answered), "{answered} of {asked}");
+    assert!(
+        json["causes"]
+            .as_array()
+            .is_some_and(|causes| !causes.is_empty())
+    );
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn server_that_is_started_for_it_is_explained_and_ended() {
+    let test = "server_that_is_started_for_it_is_explained_and_ended";
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("index.html"), "hello").expect("written");
+    let mut explaining = headway()
+        .args([
+            "explain",
+            "--duration",
+            "4",
+            "--",
+            env!("CARGO_BIN_EXE_headway"),
+            "serve",
+        ])
+        .arg(folder.path())
+        .args(["--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("headway runs");
+    // The server says where it listens.
+    let lines = BufReader::new(explaining.stderr.take().expect("piped")).lines();
+    let mut said = String::new();
+    for line in lines.map_while(Result::ok) {
+        if let Some((_, address)) = line.split_once("http://") {
+            let address = address.split(['/', ' ']).next().expect("an address");
+            let (status, _, _) = headway_test_support::server::get(address, "/index.html");
+            assert_eq!(status, 200);
+        }
+        said += &(line + "\n");
+    }
+    let output = explaining.wait_with_output().expect("it ends");
+    if output.status.code() == Some(1) {
+        return skip(test, &said);
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(text.contains("1 request in"), "{text}\n{said}");
+    let ended = Command::new("pgrep")
+        .args(["-f", folder.path().to_str().expect("UTF-8")])
+        .output();
+    assert!(ended.is_ok_and(|found| found.stdout.is_empty()), "{said}");
+}
