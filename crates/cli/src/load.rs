@@ -20,6 +20,7 @@ use headway_load::cli_types::{
 };
 use headway_load::engine;
 use headway_load::fail_if::Condition;
+use headway_load::scenario::Scenario;
 use headway_load::session::summary::{self, Style};
 use headway_load::session::{Demand, Finished, SessionError, Settings, WorkSource};
 use headway_load::tls::TlsOptions;
@@ -38,6 +39,7 @@ mod request;
 use baseline::{BaselineOptions, Compared};
 use ci::{Case, CiOptions};
 
+pub(crate) use baseline::row as change_row;
 pub(crate) use request::RequestOptions;
 
 const MORE: &str = "All options and examples: headway load --help";
@@ -52,6 +54,7 @@ Examples:
   headway load http://127.0.0.1:8080/ --fileset /srv/set --rate 2000 --verify
   headway load http://[::1]:8080/a http://[::1]:8080/b -H 'Accept: text/html'
   headway load http://127.0.0.1:8080/ --rate 2000 --baseline run --fail-if-slower 0%
+  headway load http://127.0.0.1:8080/ --scenario shop.toml --rate 50
   headway load unix:/run/web.sock --rate 500 --requests 10000 --json
 
 Load-test an HTTPS API with a bearer token at 500 requests per second, and fail the build over 50 ms:
@@ -218,8 +221,11 @@ pub(super) struct ConnectionOptions {
         hide_short_help = true
     )]
     source: Vec<IpAddr>,
-    /// Accepted for users of wrk: the client has one thread
-    #[arg(long, short, value_name = "N", hide = true)]
+    /// Threads of the client, one loop each [default: 1]
+    ///
+    /// They share the load: requests and their times do not depend on the number. Use as many as
+    /// there are CPUs that the server does not need. With --cpu each gets its own CPUs.
+    #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     threads: Option<Threads>,
 }
 
@@ -297,7 +303,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = &arguments.result;
     let prepared = settings.prepare().map_err(failure)?;
     let baseline = baseline::open(&arguments.baseline, &prepared.description)?;
-    let ci = arguments.ci.check(arguments.has_conditions())?;
+    let scenario = prepared.scenario.clone();
+    let has_conditions = scenario.iter().any(|one| one.conditions().next().is_some());
+    let ci = arguments
+        .ci
+        .check(has_conditions || arguments.has_conditions())?;
     let directory = result.output.as_deref();
     arguments.export.check(directory)?;
     let around = run_context(result, "load")?;
@@ -309,7 +319,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let _ = writeln!(io::stderr(), "headway: warning: {}", printable(warning));
     }
     let compared = baseline.map(|one| one.compare(&finished.description, &finished.analysis));
-    let cases = cases(&arguments.fail_if, compared.as_ref(), &finished.analysis);
+    let mut cases = cases(&arguments.fail_if, compared.as_ref(), &finished.analysis);
+    let of_steps = scenario
+        .as_ref()
+        .map(|one| step_cases(one, &finished.analysis));
+    cases.extend(of_steps.into_iter().flatten());
     let failures: Vec<String> = cases
         .iter()
         .filter_map(|case| case.failure.clone())
@@ -355,6 +369,18 @@ fn cases(conditions: &[Condition], compared: Option<&Compared>, analysis: &Analy
     });
     let of_baseline = compared.map_or(Vec::new(), Compared::cases);
     of_figures.chain(of_baseline).collect()
+}
+
+/// The conditions of the steps of a scenario.
+fn step_cases(scenario: &Scenario, analysis: &Analysis) -> Vec<Case> {
+    let case = |(at, condition): (usize, &Condition)| {
+        let step = analysis.by_step.get(at)?;
+        Some(Case {
+            name: format!("{}: {condition}", step.name),
+            failure: condition.failure_of_step(step, analysis),
+        })
+    };
+    scenario.conditions().filter_map(case).collect()
 }
 
 impl Arguments {
@@ -448,6 +474,7 @@ pub(super) fn common(
         agent: None,
         label: None,
         cpus: cpus.map_or(Vec::new(), |Cpus(cpus)| cpus),
+        threads: connections.threads.map_or(1, |Threads(threads)| threads),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
@@ -487,7 +514,7 @@ pub(super) fn style() -> Style {
 }
 
 /// Entries of an analysis that a summary has; its distributions have no curves.
-const SUMMARY_ENTRIES: [&str; 8] = [
+const SUMMARY_ENTRIES: [&str; 9] = [
     "counts",
     "duration_s",
     "offered_rps",
@@ -496,6 +523,7 @@ const SUMMARY_ENTRIES: [&str; 8] = [
     "errors",
     "statuses",
     "response",
+    "by_step",
 ];
 
 fn print_json(

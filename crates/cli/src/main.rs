@@ -17,9 +17,11 @@ mod explain;
 mod trace;
 mod fileset;
 mod load;
+mod compare;
 mod merge;
 mod profile;
 mod report;
+mod scenario;
 mod analyze;
 mod export;
 mod hints;
@@ -34,7 +36,9 @@ const PROGRAM: Program = Program {
         },
         Group {
             name: "Measure",
-            commands: &["load", "profile", "merge", "analyze", "report", "fileset"],
+            commands: &[
+                "load", "profile", "compare", "merge", "analyze", "report", "fileset", "scenario",
+            ],
         },
         Group {
             name: "Trace",
@@ -73,8 +77,10 @@ enum Command {
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
+    Compare(Box<compare::Arguments>),
     Merge(merge::Arguments),
     Report(report::Arguments),
+    Scenario(scenario::Arguments),
     Analyze(analyze::Arguments),
     /// Print the version, and what this kernel offers
     Version,
@@ -149,8 +155,10 @@ fn main() -> ExitCode {
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
         Command::Merge(arguments) => merge::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Scenario(arguments) => scenario::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Version => PROGRAM.version(),
         Command::Reference { root } => reference::write(&root, Arguments::command()),

@@ -80,6 +80,7 @@ pages! {
     howto_http2_works_when_pasted: "docs/src/howto/http2.md",
     howto_https_works_when_pasted: "docs/src/howto/https.md",
     howto_load_test_https_works_when_pasted: "docs/src/howto/load-test-https.md",
+    howto_load_scenario_works_when_pasted: "docs/src/howto/load-scenario.md",
     howto_load_from_access_log_works_when_pasted: "docs/src/howto/load-from-access-log.md",
     howto_log_rotation_works_when_pasted: "docs/src/howto/log-rotation.md",
     howto_logs_to_stdout_works_when_pasted: "docs/src/howto/logs-to-stdout.md",

@@ -6,6 +6,7 @@ mod responding;
 
 mod agents;
 mod baselines;
+mod compares;
 mod connections;
 mod effects;
 mod http2;
@@ -13,7 +14,9 @@ mod https;
 mod machines;
 mod profiles;
 mod runs;
+mod scenarios;
 mod servers;
+mod threads;
 mod arguments;
 
 use crate::serving;

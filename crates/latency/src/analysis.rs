@@ -88,6 +88,9 @@ pub struct Analysis {
     /// Latency of complete responses by SPECweb class; empty if the work has none, or if
     /// `withheld`.
     pub by_class: Vec<ClassGroup>,
+    /// Requests by step of the scenario; empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_step: Vec<StepGroup>,
     /// The course of the run by intervals of time.
     pub timeline: Timeline,
 }
@@ -326,6 +329,20 @@ pub struct ClassGroup {
     pub requests: u64,
     /// Latency of the responses.
     pub latency: Latency,
+}
+
+/// The requests of one step of a scenario.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepGroup {
+    /// The name of the step.
+    pub name: String,
+    /// Requests that ended.
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// From the intended start, of every request that ended, as [`Analysis::response`], without a
+    /// curve; `None` also if latencies are `withheld`.
+    pub response: Option<Distribution>,
 }
 
 /// What happened when, in steps of equal length.

@@ -151,13 +151,18 @@ fn change(
         interval,
         finding: Finding::TooFew,
     };
-    change.finding = match change.slowdown() {
+    change.finding = finding(&change);
+    change
+}
+
+/// What the interval of a change says.
+pub(crate) fn finding(change: &Change) -> Finding {
+    match change.slowdown() {
         None => Finding::TooFew,
         Some(slowdown) if slowdown.low > 0.0 => Finding::Slower,
         Some(slowdown) if slowdown.high < 0.0 => Finding::Faster,
         Some(_) => Finding::NoEvidence,
-    };
-    change
+    }
 }
 
 /// The interval of `b / a - 1`. A figure outside its own interval counts as its end.
@@ -179,6 +184,7 @@ pub fn differing_load(a: &LoadInfo, b: &LoadInfo) -> Vec<&'static str> {
     let is_closed = a.mode == Mode::Closed;
     let pause = |load: &LoadInfo| (load.think_ms, load.first_pause_ms);
     let body = |load: &LoadInfo| (load.method.clone(), load.body_bytes);
+    let scenario = |load: &LoadInfo| load.scenario.as_ref().map(|one| one.checksum.clone());
     let http = |load: &LoadInfo| (load.protocol.clone(), load.streams);
     let differ = [
         ("the kind of loop", a.mode != b.mode),
@@ -193,6 +199,7 @@ pub fn differing_load(a: &LoadInfo, b: &LoadInfo) -> Vec<&'static str> {
             is_closed && a.connections != b.connections,
         ),
         ("the method or the body", body(a) != body(b)),
+        ("the scenario", scenario(a) != scenario(b)),
         ("the version of HTTP", http(a) != http(b)),
         (
             "the requests per connection",

@@ -21,6 +21,7 @@ pub mod inversion;
 pub mod breakdown;
 pub mod analysis;
 pub mod compare;
+pub mod rounds;
 pub mod ready;
 pub mod export;
 pub mod specweb99;

@@ -203,7 +203,7 @@ pub struct Row {
     pub connection: u32,
     /// Which request of that connection, counted from 0.
     pub ordinal: u32,
-    /// SPECweb class 0 to 3; 255 if the work has none.
+    /// SPECweb class 0 to 3, or the number of the scenario's step; 255 if the work has none.
     pub class: u8,
     /// Index into the targets of the run's description.
     pub target: u8,

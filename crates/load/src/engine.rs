@@ -1,4 +1,4 @@
-//! The client engine: one thread that sends requests by a plan and times every response.
+//! The client engine: a loop on one thread that sends requests by a plan and times every response.
 //!
 //! [`run`] does everything. A [`Plan`] describes the load; an [`Observer`] gets every request as a
 //! [`headway_latency::Row`] and may stop the run; [`Measured`] describes the client itself, because
@@ -17,7 +17,7 @@
 //! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`,
 //! `pool` and `dial` (on which connection), `exchange` and `response` (out and in), `sealed` and
 //! `tls_session` (the same through TLS), `http2` (in place of both), `counters` (its row); `event_loop` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what
-//! they use; `conversation` stands for `requests` and for the judgement where clients differ.
+//! they use; `part` divides a run among threads; `conversation` stands for `requests` and for the judgement where clients differ.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and
 //! Jin, "httperf" (1998); Schroeder, Wierman and Harchol-Balter, "Open versus closed" (2006).
@@ -39,6 +39,7 @@ mod exchange;
 mod http2;
 mod method;
 mod observer;
+mod part;
 mod plan;
 mod pool;
 mod protocol;
@@ -55,13 +56,14 @@ mod event_loop;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 
-pub use conversation::{Client, Conversation, RequestFacts};
+pub use conversation::{Client, Conversation, RequestFacts, RequestParts};
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::read_in_pieces;
 pub use method::Method;
 pub use observer::{
     Control, Epoch, Failure, Handshakes, LimitsMet, Live, Measured, Observer, Stage,
 };
+pub use part::Part;
 pub(crate) use plan::is_token;
 pub use plan::{
     Address, Arrivals, BODY_BYTES_MAX, Document, Draws, Mode, Plan, PlanError, Popularity,
@@ -145,20 +147,66 @@ pub fn run_on(
     events: Events,
 ) -> Result<Measured, EngineError> {
     plan.check()?;
-    let mut engine = core::Engine::new(plan, observer, events)?;
-    let slack_ns = thread::current_timer_slack().ok().and_then(NonZeroU64::new);
-    // Without it sleeps end up to 50 us late, which only costs precision.
-    let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
-    let cpu_before_ns = thread_cpu_ns();
-    engine.begin();
-    let turned = engine.run_until_done();
-    let cpu_ns = thread_cpu_ns() - cpu_before_ns;
-    let _ = thread::set_current_timer_slack(slack_ns);
-    let (epoch, elapsed_ns) = (engine.epoch(), engine.update_clock());
-    let idle_ns = turned.as_ref().map_or(0, |turned| turned.idle_ns);
-    let mut measured = engine.counters.measured(epoch, elapsed_ns, idle_ns, cpu_ns);
-    measured.stopped = turned.map_err(EngineError::Wait)?.stopped;
-    Ok(measured)
+    Loop::on(plan, Part::WHOLE, observer, events)?.run(Epoch::now())
+}
+
+/// A loop that has everything it needs, and has not begun.
+///
+/// With several threads each makes its own, and all begin at the same epoch.
+///
+/// ```no_run
+/// use headway_load::engine::{Epoch, Loop, Observer, Part, Plan};
+///
+/// fn run_on_one_thread(plan: &Plan, observer: &mut dyn Observer) {
+///     let prepared = Loop::new(plan, Part::WHOLE, observer).expect("descriptors");
+///     prepared.run(Epoch::now()).expect("events");
+/// }
+/// ```
+pub struct Loop<'a>(core::Engine<'a>);
+
+impl<'a> Loop<'a> {
+    /// Prepares a part of a plan that [`Plan::check`] has passed.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub fn new(
+        plan: &'a Plan,
+        part: Part,
+        observer: &'a mut dyn Observer,
+    ) -> Result<Loop<'a>, EngineError> {
+        let events = Events::new(Mechanism::Epoll).map_err(EngineError::Events)?;
+        Loop::on(plan, part, observer, events)
+    }
+
+    fn on(
+        plan: &'a Plan,
+        part: Part,
+        observer: &'a mut dyn Observer,
+        events: Events,
+    ) -> Result<Loop<'a>, EngineError> {
+        core::Engine::new(plan, part, observer, events).map(Loop)
+    }
+
+    /// Carries it out, on the thread that prepared it. The rows count from `epoch`.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub fn run(self, epoch: Epoch) -> Result<Measured, EngineError> {
+        let Loop(mut engine) = self;
+        let slack_ns = thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+        // Without it sleeps end up to 50 us late, which only costs precision.
+        let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
+        let cpu_before_ns = thread_cpu_ns();
+        engine.begin(epoch);
+        let turned = engine.run_until_done();
+        let cpu_ns = thread_cpu_ns() - cpu_before_ns;
+        let _ = thread::set_current_timer_slack(slack_ns);
+        let (epoch, elapsed_ns) = (engine.epoch(), engine.update_clock());
+        let idle_ns = turned.as_ref().map_or(0, |turned| turned.idle_ns);
+        let mut measured = engine.counters.measured(epoch, elapsed_ns, idle_ns, cpu_ns);
+        measured.stopped = turned.map_err(EngineError::Wait)?.stopped;
+        Ok(measured)
+    }
 }
 
 /// User and system time of this thread.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use headway_latency::Analysis;
+use headway_latency::analysis::{Counts, StepGroup};
 use headway_latency::format::{count, number, percent, time_us};
 
 use crate::cli_types::Time;
@@ -66,6 +67,11 @@ impl Condition {
         matches!(self.limit, Limit::OfOffered(_))
     }
 
+    /// Whether it is about a figure that a step of a scenario has: a latency, or errors.
+    pub fn fits_a_step(&self) -> bool {
+        !matches!(self.figure, "rate" | "inversion")
+    }
+
     /// Why the run has failed by this condition; `None` if it has not.
     ///
     /// ```
@@ -79,6 +85,26 @@ impl Condition {
     /// # Ok::<(), String>(())
     /// ```
     pub fn failure(&self, analysis: &Analysis) -> Option<String> {
+        let why = self.why(analysis)?;
+        Some(format!("{why}: --fail-if '{self}'"))
+    }
+
+    /// As [`Condition::failure`], for one step of a scenario.
+    pub fn failure_of_step(&self, step: &StepGroup, analysis: &Analysis) -> Option<String> {
+        let own = Analysis {
+            counts: Counts {
+                requests: step.requests,
+                errors: step.errors,
+                ..Counts::default()
+            },
+            response: step.response.clone(),
+            ..analysis.clone()
+        };
+        let why = self.why(&own)?;
+        Some(format!("step `{}`: {why}: fail-if '{self}'", step.name))
+    }
+
+    fn why(&self, analysis: &Analysis) -> Option<String> {
         let found = self.found(analysis);
         let limit = match self.limit {
             Limit::Absolute(limit) | Limit::Share(limit) => limit,
@@ -89,10 +115,7 @@ impl Condition {
         }
         let verb = if self.figure == "errors" { "are" } else { "is" };
         let found = found.map_or("not known".to_owned(), |found| self.show(found, analysis));
-        Some(format!(
-            "{} {verb} {found}: --fail-if '{self}'",
-            self.figure
-        ))
+        Some(format!("{} {verb} {found}", self.figure))
     }
 
     fn found(&self, analysis: &Analysis) -> Option<f64> {

@@ -3,7 +3,7 @@
 //! [`fileset`] creates the documents and their popularity. [`engine`] sends requests and times the
 //! responses. [`session`] is one run, from the [`cli_types`] of a command line to a run directory,
 //! with what [`client`] knows of this machine and the [`verdict`] on it. [`profile`] is a series of
-//! runs. [`tls`] is the client's side of HTTPS, [`fail_if`] decides whether a run passed. [`checksum`] has to be the same on every machine, as the streams of `headway_base::random`
+//! runs. [`scenario`] has requests that follow from responses. [`tls`] is the client's side of HTTPS, [`fail_if`] decides whether a run passed. [`checksum`] has to be the same on every machine, as the streams of `headway_base::random`
 //! are.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3 (clients, infinite demand, relative load); Brecht
@@ -21,6 +21,7 @@ pub mod engine;
 pub mod fail_if;
 pub mod fileset;
 pub mod profile;
+pub mod scenario;
 pub mod session;
 pub mod tls;
 mod verdict;

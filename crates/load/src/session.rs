@@ -2,11 +2,12 @@
 //!
 //! [`Settings::prepare`] checks everything and looks names up. [`Prepared::run`] then connects once
 //! to each server, makes the run directory, lets the engine run with a [`recorder`] behind it,
-//! judges, and closes the directory. On the loop's thread nothing happens but handing rows over;
+//! judges, and closes the directory. On the threads of [`loops`] nothing happens but handing rows over;
 //! files and the terminal belong to other threads.
 
 mod fileset;
 mod judging;
+mod loops;
 mod observer;
 mod pin;
 mod progress;
@@ -29,15 +30,16 @@ use crate::cli_types::Url;
 use crate::client::environment::rfc3339;
 use crate::client::limits::{self, Shortage};
 use crate::client::resolve::ResolveError;
-use crate::client::watch::{ThreadWatch, allowed_cpus};
+use crate::client::watch::allowed_cpus;
 use crate::engine::{EngineError, Measured, Mode, Plan, PlanError};
+use crate::scenario::{Scenario, ScenarioError};
 use crate::tls::TlsError;
 use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
 use progress::ProgressLine;
-use recorder::Recorder;
+use recorder::Writer;
 use rows::{RowSink, Rows};
 
 pub use redaction::without_secrets;
@@ -87,6 +89,9 @@ pub enum SessionError {
     /// A file could be read and does not hold what it should.
     #[error("{0}")]
     Content(String),
+    /// The scenario cannot be used.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// A server cannot be connected to.
     #[error("connecting to {target}: {source}; is the server running, and does it listen there?")]
     Reach {
@@ -122,6 +127,16 @@ pub enum SessionError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// One of several loops failed.
+    #[error("thread {number} of {count}: {source}; the run was ended")]
+    Loop {
+        /// Which one, from 1.
+        number: usize,
+        /// Number of loops.
+        count: usize,
+        /// Why it failed.
+        source: Box<SessionError>,
+    },
     /// Interrupted where only a whole run is worth keeping.
     #[error("interrupted")]
     Interrupted,
@@ -137,6 +152,7 @@ impl SessionError {
             self,
             SessionError::Use(_)
                 | SessionError::Plan(_)
+                | SessionError::Scenario(ScenarioError::Mistake { .. })
                 | SessionError::Tls(TlsError::ServerName(_))
         )
     }
@@ -151,8 +167,12 @@ pub struct Prepared {
     pub description: RunDescription,
     /// The limits of this machine.
     pub limits: limits::ClientLimits,
-    /// CPUs for the client's loop; empty is any.
+    /// CPUs for the client's loops; empty is any.
     pub cpus: Vec<usize>,
+    /// Loops, each on a thread of its own.
+    pub threads: usize,
+    /// What clients do, if it comes from a scenario file.
+    pub scenario: Option<Arc<Scenario>>,
     /// The work is a set of files with a manifest.
     pub fileset: bool,
 }
@@ -242,47 +262,36 @@ impl Prepared {
 
     /// The run itself.
     fn measure(&self, sink: RowSink, around: &RunContext) -> Result<Ran, SessionError> {
-        let allowed = allowed_cpus();
-        let progress = match &around.progress {
-            Some(word) => {
-                Some(ProgressLine::start(word, &self.plan).map_err(SessionError::Thread)?)
-            }
-            None => None,
-        };
+        let progress = around.progress.as_ref();
+        let progress = progress.map(|word| ProgressLine::start(word, &self.plan, self.threads));
+        let progress = progress.transpose().map_err(SessionError::Thread)?;
         let mut rows = Rows::new(sink, progress.as_ref().map(ProgressLine::latencies));
-        if let (Some(_), Mode::Closed { connections }) = (&self.plan.conversation, &self.plan.mode)
-        {
+        let conforms = self.description.specweb99.is_some();
+        if let (true, Mode::Closed { connections }) = (conforms, &self.plan.mode) {
             let from_ns = planned(&self.plan).start_ns;
             rows.conformance = Some(Conformance::new(*connections, from_ns));
         }
-        let others = pin::remaining_cpus(&allowed, &self.cpus);
+        let others = pin::remaining_cpus(&allowed_cpus(), &self.cpus);
         let stopped_at_ns = Arc::clone(&rows.stopped_ns);
-        let recorder = Recorder::start(rows, others).map_err(SessionError::Thread)?;
-        pin::pin_this_thread(&self.cpus).map_err(|errno| SessionError::Pin {
-            cpus: self.cpus.clone(),
-            allowed: allowed.clone(),
-            source: errno.into(),
-        })?;
-        let watch = ThreadWatch::this_thread();
-        let before = watch.read();
-        let mut watched = Watched::new(
-            recorder,
-            Arc::clone(&around.interrupt),
-            progress,
-            stopped_at_ns,
-        );
-        let measured = crate::engine::run(&self.plan, &mut watched);
-        let waited = watch.read().since(&before);
-        // The rest is not the loop's work and may use every CPU again.
-        let _ = pin::pin_this_thread(&allowed);
-        let (recorder, stopped_ns) = watched.end();
-        let recorded = recorder.finish()?;
+        let (writer, recorders) =
+            Writer::start(rows, others, self.threads).map_err(SessionError::Thread)?;
+        let failed = writer.failed();
+        let observers = recorders.into_iter().enumerate().map(|(at, recorder)| {
+            let progress = progress.as_ref().map(|line| line.of_loop(at));
+            let interrupt = Arc::clone(&around.interrupt);
+            Watched::new(recorder, interrupt, progress, Arc::clone(&stopped_at_ns))
+        });
+        let turned = loops::run(&self.plan, &self.cpus, observers.collect(), &failed);
+        // Removed before anything else is printed.
+        drop(progress);
+        let rows = writer.finish()?;
+        let turned = turned?;
         Ok(Ran {
-            measured: measured?,
-            waited,
-            stopped_ns,
-            dropped: recorded.dropped,
-            rows: recorded.sink,
+            measured: turned.measured,
+            waited: turned.waited,
+            stopped_ns: turned.stopped_ns,
+            dropped: turned.dropped,
+            rows,
         })
     }
 

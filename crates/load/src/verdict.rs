@@ -247,7 +247,7 @@ fn cpu(of: &Evidence, to: &mut VerdictFindings) {
         };
         to.threshold(busy, BUSY_SUSPECT, invalid, || {
             format!(
-                "the client was busy {} of the time, so the server may be faster than this; {PIN_REMEDY}",
+                "the client was busy {} of the time, so the server may be faster than this; {PIN_REMEDY}, or give it more threads (--threads)",
                 percent(busy)
             )
         });

@@ -70,6 +70,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
         verify: false,
         agent: None,
         label: None,
+        threads: 1,
         cpus: Vec::new(),
         command: Vec::new(),
     };

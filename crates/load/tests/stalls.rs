@@ -83,6 +83,7 @@ fn measure(stalls: Stalls, timeout_ms: u64, connections: u32) -> Finished {
         verify: false,
         agent: None,
         label: None,
+        threads: 1,
         cpus: Vec::new(),
         command: Vec::new(),
     };

@@ -313,7 +313,7 @@ impl fmt::Debug for OneClient {
 }
 
 impl Client for OneClient {
-    fn choose(&mut self) {
+    fn choose(&mut self, _document: u32) {
         self.kind = mix::kind(&mut self.random);
         self.file = self.draws.next();
         match self.kind {
@@ -350,8 +350,8 @@ impl Client for OneClient {
         }
     }
 
-    fn requests_on_connection(&mut self) -> u32 {
-        mix::requests_on_connection(&mut self.random)
+    fn requests_on_connection(&mut self) -> Option<u32> {
+        Some(mix::requests_on_connection(&mut self.random))
     }
 
     fn form(&self, common: &[u8], out: &mut Vec<u8>) {

@@ -105,6 +105,7 @@ impl Served {
             sources: Vec::new(),
             verify: true,
             label: None,
+            threads: 1,
             cpus: Vec::new(),
             command: Vec::new(),
         };
@@ -269,7 +270,7 @@ fn seed(set: &Path, iterations: u32) -> u64 {
             let mut client = clients.client(number);
             let mut line_s = 0.0;
             while line_s < LENGTH.as_secs_f64() + 0.1 {
-                client.choose();
+                client.choose(0);
                 let class = client.facts().class % 4;
                 if class == 3 {
                     return false;

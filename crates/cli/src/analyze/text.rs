@@ -4,7 +4,7 @@ use headway_cli_support::table::table;
 
 use super::table::{Style, signed_time};
 use headway_latency::Run;
-use headway_latency::analysis::{Analysis, Distribution, Interval, Latency};
+use headway_latency::analysis::{Analysis, Distribution, Interval, Latency, StepGroup};
 use headway_latency::compare::{Difference, Evidence};
 use headway_latency::format::{bytes, count, duration, number, percent, printable, time_us};
 use headway_latency::run::{LoadInfo, Mode, RunDescription, Verdict};
@@ -21,6 +21,9 @@ pub fn tables(analysis: &Analysis, style: Style) -> String {
     text.push_str(&latencies(analysis, style));
     if !analysis.goodput.is_empty() {
         text.push_str(&goodput(analysis, style));
+    }
+    if !analysis.by_step.is_empty() {
+        text.push_str(&by_step(analysis, style));
     }
     let has_sizes = match &analysis.inversion {
         Some(found) => found.sizes > 1,
@@ -102,7 +105,12 @@ fn load(load: &LoadInfo) -> String {
     match (load.mode, load.rate_rps) {
         (Mode::Closed, _) => format!("closed loop{connections}"),
         (Mode::Open, Some(wanted)) => {
-            format!("open loop, {} requests/s{connections}", number(wanted))
+            let what = if load.scenario.is_some() {
+                "flows"
+            } else {
+                "requests"
+            };
+            format!("open loop, {} {what}/s{connections}", number(wanted))
         }
         (Mode::Open, None) => format!("open loop{connections}"),
     }
@@ -375,6 +383,26 @@ fn inversion(analysis: &Analysis, style: Style) -> String {
         count(found.sizes)
     ));
     text
+}
+
+/// The steps of a scenario.
+fn by_step(analysis: &Analysis, style: Style) -> String {
+    let row = |step: &StepGroup| {
+        let of = step.response.as_ref();
+        let figure = |us: Option<f64>| time_or_dash(us);
+        vec![
+            printable(&step.name).into_owned(),
+            count(step.requests),
+            count(step.errors),
+            figure(of.map(|of| of.p50_us)),
+            figure(of.map(|of| of.p95_us)),
+            figure(of.map(|of| of.p99_us)),
+            figure(of.and_then(|of| of.max_us)),
+        ]
+    };
+    let rows: Vec<_> = analysis.by_step.iter().map(row).collect();
+    let headings = ["step", "requests", "errors", "p50", "p95", "p99", "max"];
+    style.heading("Steps") + &table(&headings, &rows)
 }
 
 fn by_size(analysis: &Analysis, style: Style) -> String {

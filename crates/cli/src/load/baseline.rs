@@ -210,7 +210,7 @@ impl Compared {
 }
 
 /// A figure, stored and now, the change and what follows.
-pub(super) fn row(change: &Change) -> Vec<String> {
+pub(crate) fn row(change: &Change) -> Vec<String> {
     let figure = |value: f64| match change.figure {
         "rate" => format!("{}/s", number(value)),
         _ => time_us(value),

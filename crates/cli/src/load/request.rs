@@ -19,7 +19,7 @@ use crate::Failure;
 pub(crate) struct RequestOptions {
     /// The server: http://host:port/path, https://… or unix:/path/of/socket
     ///
-    /// Several servers share the load.
+    /// Several servers share the load; `compare` measures them in turn.
     #[arg(value_name = "URL", required = true)]
     urls: Vec<Url>,
     /// Add a header to every request, 'Name: value'
@@ -110,6 +110,17 @@ pub(crate) struct RequestOptions {
     /// Request the paths in a file, one per line, in turn
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     paths: Option<PathBuf>,
+    /// Do what users do: the steps in a TOML file
+    ///
+    /// Steps have weights, templates, think times, conditions, and follow-ups that use values of earlier
+    /// responses. --rate and --requests then count flows: a step with its follow-ups.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["paths", "fileset", "method", "data", "data_file", "form"],
+        hide_short_help = true
+    )]
+    scenario: Option<PathBuf>,
     /// Compare the body of each response with the checksum in the file set
     #[arg(long, hide_short_help = true)]
     verify: bool,
@@ -163,10 +174,11 @@ impl RequestOptions {
     /// Writes the options into the settings.
     pub(super) fn apply(&self, settings: &mut Settings) -> Result<(), Failure> {
         settings.urls = self.urls.clone();
-        settings.work = match (&self.fileset, &self.paths) {
-            (Some(directory), _) => WorkSource::FileSet(directory.clone()),
-            (None, Some(file)) => WorkSource::Paths(file.clone()),
-            (None, None) => WorkSource::Addresses,
+        settings.work = match (&self.fileset, &self.paths, &self.scenario) {
+            (Some(directory), _, _) => WorkSource::FileSet(directory.clone()),
+            (None, Some(file), _) => WorkSource::Paths(file.clone()),
+            (None, None, Some(file)) => WorkSource::Scenario(file.clone()),
+            (None, None, None) => WorkSource::Addresses,
         };
         let form = form::body(&self.form)?;
         let has_body = self.data.is_some() || self.data_file.is_some() || form.is_some();

@@ -62,7 +62,7 @@ fn contradicting_options_are_a_usage_error() {
 
 #[test]
 fn options_of_other_tools_get_a_hint() {
-    refused(&[URL, "-t", "8"], "--cpu");
+    refused(&[URL, "-t", "0"], "1 to 256");
     refused(&[URL, "-X", "CONNECT"], "GET, HEAD, POST");
     refused(&[URL, "-H", "Accept"], "'Accept: text/html'");
     refused(

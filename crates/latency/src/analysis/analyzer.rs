@@ -6,8 +6,8 @@
 use super::groups::{self, Untimed};
 use super::timeline::{Steps, TimelineStep};
 use super::{
-    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, JointIntervals, Late, OutcomeCount,
-    StatusCount,
+    Analysis, Counts, Distribution, FORMAT_NAME, FORMAT_VERSION, Goodput, JointIntervals, Late,
+    OutcomeCount, StatusCount, StepGroup,
 };
 use crate::cells::Cells;
 use crate::coarse::Coarse;
@@ -79,6 +79,8 @@ pub struct Analyzer {
     late_starts: u64,
     abandoned_oldest_ns: u64,
     classes: [Histogram; 4],
+    /// The steps of the scenario, if there is one.
+    by_step: Vec<StepAnswers>,
     cells: Cells,
     steps: Steps,
 }
@@ -121,6 +123,64 @@ impl Answered {
         self.responses += other.responses;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.waited_bytes = self.waited_bytes.saturating_add(other.waited_bytes);
+    }
+}
+
+/// The requests of one step of a scenario.
+#[derive(Clone, Debug)]
+struct StepAnswers {
+    name: String,
+    requests: u64,
+    errors: u64,
+    untimed: u64,
+    response: Histogram,
+}
+
+fn step_answers(description: &RunDescription) -> Vec<StepAnswers> {
+    let scenario = description.load.scenario.iter();
+    let names = scenario.flat_map(|scenario| scenario.steps.clone());
+    let step = |name| StepAnswers {
+        name,
+        requests: 0,
+        errors: 0,
+        untimed: 0,
+        response: Histogram::new(),
+    };
+    names.map(step).collect()
+}
+
+impl StepAnswers {
+    fn take(&mut self, row: &Row) {
+        self.requests += 1;
+        self.errors += u64::from(row.error != Outcome::Ok);
+        match row.error.has_latency() {
+            true => self.response.record_ns(row.response_ns()),
+            false => self.untimed += 1,
+        }
+    }
+
+    fn merge(&mut self, other: &StepAnswers) {
+        self.requests += other.requests;
+        self.errors += other.errors;
+        self.untimed += other.untimed;
+        self.response.merge(&other.response);
+    }
+
+    fn group(&self, withheld: bool) -> StepGroup {
+        let untimed = Untimed {
+            requests: self.untimed,
+            all: self.requests,
+        };
+        let response = (!withheld).then(|| groups::distribution(&self.response, None, untimed));
+        StepGroup {
+            name: self.name.clone(),
+            requests: self.requests,
+            errors: self.errors,
+            response: response.flatten().map(|found| Distribution {
+                cdf: Vec::new(),
+                ..found
+            }),
+        }
     }
 }
 
@@ -195,6 +255,7 @@ impl Analyzer {
             late_starts: 0,
             abandoned_oldest_ns: 0,
             classes: Default::default(),
+            by_step: step_answers(description),
             cells: Cells::new(),
             steps: Steps::new(description),
         }
@@ -274,6 +335,9 @@ impl Analyzer {
         self.outcomes[usize::from(row.error.code())] += 1;
         *self.statuses.entry(row.status).or_default() += 1;
         self.counts.errors += u64::from(!complete);
+        if let Some(step) = self.by_step.get_mut(usize::from(row.class)) {
+            step.take(row);
+        }
         if !row.error.has_latency() {
             return;
         }
@@ -295,7 +359,8 @@ impl Analyzer {
         }
         self.counts.complete += 1;
         self.complete.record_ns(response_ns);
-        if let Some(class) = self.classes.get_mut(usize::from(row.class)) {
+        let classes = self.by_step.is_empty().then_some(&mut self.classes);
+        if let Some(class) = classes.and_then(|all| all.get_mut(usize::from(row.class))) {
             class.record_ns(response_ns);
         }
         for (deadline_ns, met) in &mut self.deadlines_ns {
@@ -325,6 +390,9 @@ impl Analyzer {
         self.abandoned_oldest_ns = self.abandoned_oldest_ns.max(other.abandoned_oldest_ns);
         for (class, more) in self.classes.iter_mut().zip(&other.classes) {
             class.merge(more);
+        }
+        for (step, more) in self.by_step.iter_mut().zip(&other.by_step) {
+            step.merge(more);
         }
         for ((_, met), (_, more)) in self.deadlines_ns.iter_mut().zip(&other.deadlines_ns) {
             *met += more;
@@ -404,6 +472,7 @@ impl Analyzer {
                 true => Vec::new(),
                 false => groups::by_class(&self.classes),
             },
+            by_step: self.by_step.iter().map(|one| one.group(withheld)).collect(),
             timeline: self.steps.finish(withheld),
         }
     }

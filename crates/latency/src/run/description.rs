@@ -244,6 +244,9 @@ pub struct LoadInfo {
     /// The method of the requests; absent for `GET`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
+    /// What clients do, if it comes from a scenario file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scenario: Option<ScenarioInfo>,
     /// Headers added to every request, `Name: value`; values that are secrets are left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<String>,
@@ -256,6 +259,9 @@ pub struct LoadInfo {
     /// Requests that a connection of HTTP/2 carries at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<u64>,
+    /// Loops of the client, each on a thread of its own; absent for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u64>,
     /// Requests on one connection before it is closed.
     pub requests_per_connection: Option<u64>,
     /// After which a request is an error.
@@ -283,6 +289,18 @@ pub struct LoadInfo {
     /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start
     /// to last start or response.
     pub measured: Option<Window>,
+}
+
+/// The scenario of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScenarioInfo {
+    /// The file.
+    pub path: String,
+    /// The checksum of the file and of its CSV file.
+    pub checksum: String,
+    /// The names of its steps. The class of a row is an index into them.
+    pub steps: Vec<String>,
 }
 
 /// A span on the clock of the rows, nanoseconds since the run's epoch.

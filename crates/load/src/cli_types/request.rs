@@ -30,9 +30,9 @@ pub struct Bearer(pub Header);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cookie(pub String);
 
-/// The number of threads, as wrk and ab take it: only 1 is possible.
+/// A number of threads, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Threads;
+pub struct Threads(pub u32);
 
 /// The seed of a random stream: any whole number from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,17 +166,18 @@ impl FromStr for Method {
     }
 }
 
+/// More loops than this are surely a mistake.
+const THREADS_MAX: u32 = 256;
+
 impl FromStr for Threads {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Threads, String> {
-        match text {
-            "1" => Ok(Threads),
-            _ => Err(
-                "the client has one thread; leave this option out, give that thread a CPU of its \
-                 own with --cpu, and start several runs at once if one CPU is not enough"
-                    .to_owned(),
-            ),
+        match text.parse() {
+            Ok(number) if (1..=THREADS_MAX).contains(&number) => Ok(Threads(number)),
+            _ => Err(format!(
+                "`{text}` is not a number of threads, from 1 to {THREADS_MAX}"
+            )),
         }
     }
 }
@@ -287,9 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn threads_hint_at_cpu_when_there_are_several() {
-        assert_eq!("1".parse(), Ok(Threads));
-        assert!("8".parse::<Threads>().unwrap_err().contains("--cpu"));
+    fn threads_are_a_number_from_1_to_256() {
+        assert_eq!("1".parse(), Ok(Threads(1)));
+        assert_eq!("256".parse(), Ok(Threads(256)));
+        for text in ["0", "257", "-1", "all"] {
+            assert!(text.parse::<Threads>().unwrap_err().contains("1 to 256"));
+        }
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! about it. Open loop: an arrival takes an idle connection to its target, else a free slot, else
 //! the place of an idle connection to another target, else it waits in a queue with a bound; beyond
 //! that it is an error at once. Nothing here changes an intended start.
+//!
+//! A follow-up of a flow is due when the response before it is whole and the client has paused. In an open
+//! loop the flow has its slot until then.
 
 use std::time::Duration;
 
@@ -81,6 +84,7 @@ impl Engine<'_> {
                 index
             }
         };
+        self.choose(index, waiting.document);
         self.begin_request(
             index,
             Request {
@@ -92,6 +96,23 @@ impl Engine<'_> {
             },
         );
         true
+    }
+
+    /// The client of a slot chooses its next request, if clients differ.
+    fn choose(&mut self, index: u32, document: u32) {
+        let Some(conversation) = &self.plan.conversation else {
+            return;
+        };
+        let number = self.part.number(index.into());
+        let slot = &mut self.pool.slots[index as usize];
+        if slot.client.is_none() {
+            // An open loop makes its slots as it needs them.
+            slot.client = Some(conversation.client(number));
+            slot.response.has_reader = true;
+        }
+        if let Some(client) = &mut slot.client {
+            client.choose(document);
+        }
     }
 
     /// Assigns connections to waiting requests, oldest first, and ends those past their deadline.
@@ -118,18 +139,26 @@ impl Engine<'_> {
     /// A client of a closed loop asks, unless the run is over for it.
     pub(super) fn start_request(&mut self, index: u32, intended_ns: u64) {
         self.check_end();
-        if self.limits.stopping || !self.admit(intended_ns) {
+        if std::mem::take(&mut self.slot(index).pauses_in_flow) {
+            self.pausing_flows -= 1;
+        }
+        let continues = self.continues(index);
+        if !self.may_start(intended_ns, continues) {
+            if let Some(client) = &mut self.slot(index).client {
+                client.leave();
+            }
+            if self.is_open_loop() {
+                return self.end_flow(index);
+            }
             self.close_connection(index);
             self.slot(index).phase = Phase::Free;
             return;
         }
-        let document = match &mut self.slot(index).client {
-            Some(client) => {
-                client.choose();
-                0
-            }
-            None => self.requests.draw(),
+        let document = match continues {
+            true => self.slot(index).request.document,
+            false => self.requests.draw(),
         };
+        self.choose(index, document);
         let now_ns = self.now_ns;
         let target = match self.slot(index) {
             slot if slot.socket.is_some() => slot.target,
@@ -149,22 +178,17 @@ impl Engine<'_> {
 
     /// A slot's request has ended so, and its connection is closed unless it can carry another.
     pub(super) fn next_request(&mut self, index: u32, outcome: Outcome) {
-        if self.is_open_loop() {
-            let is_connected = match &self.http2 {
-                Some(http2) => http2.has_connection(index),
-                None => self.slot(index).socket.is_some(),
-            };
-            match is_connected {
-                true => self.pool.idle(index),
-                false => self.pool.free(index),
-            }
-            return;
+        let continues = self.continues(index);
+        if self.is_open_loop() && !continues {
+            return self.end_flow(index);
         }
         let pause = self.pause(index, outcome);
-        if pause.is_zero() || self.limits.stopping {
+        if pause.is_zero() || (self.limits.stopping && !continues) {
             return self.start_request(index, self.now_ns);
         }
+        self.pausing_flows += u32::from(continues);
         let slot = self.slot(index);
+        slot.pauses_in_flow = continues;
         slot.phase = match slot.socket {
             Some(_) => Phase::Idle,
             None => Phase::Paused,
@@ -173,9 +197,42 @@ impl Engine<'_> {
         self.timers.set(index, due_ns);
     }
 
+    /// Whether the slot's client is in the middle of a flow.
+    fn continues(&mut self, index: u32) -> bool {
+        let client = &self.slot(index).client;
+        client.as_ref().is_some_and(|client| client.continues())
+    }
+
+    /// Whether a request is started. A follow-up belongs to the flow that was counted.
+    fn may_start(&mut self, intended_ns: u64, continues: bool) -> bool {
+        if continues {
+            let goes_on = intended_ns < self.limits.end_ns;
+            if goes_on {
+                self.counters.requests += 1;
+                self.limits.extend(self.now_ns);
+            }
+            return goes_on;
+        }
+        !self.limits.stopping && self.admit(intended_ns)
+    }
+
+    /// A slot of an open loop is free for other requests.
+    fn end_flow(&mut self, index: u32) {
+        let is_connected = match &self.http2 {
+            Some(http2) => http2.has_connection(index),
+            None => self.slot(index).socket.is_some(),
+        };
+        match is_connected {
+            true => self.pool.idle(index),
+            false => self.pool.free(index),
+        }
+    }
+
     fn pause(&mut self, index: u32, outcome: Outcome) -> Duration {
         let think = self.plan.think.max(self.line_busy_for(index));
         let slot = self.slot(index);
+        let own = slot.client.as_ref().map(|client| client.pause());
+        let think = think.max(own.unwrap_or_default());
         let unopened = matches!(
             outcome,
             Outcome::Refused
@@ -224,7 +281,7 @@ impl Engine<'_> {
     /// An idle connection was closed by the server, or can no longer be used.
     pub(super) fn close_idle(&mut self, index: u32) {
         self.close_connection(index);
-        if self.is_open_loop() {
+        if self.is_open_loop() && !self.slot(index).pauses_in_flow {
             self.pool.not_idle(index);
             self.pool.free(index);
         } else {

@@ -3,21 +3,32 @@
 //!
 //! Where all clients are alike, [`super::Work`] has everything: documents, an order, checksums. A
 //! [`Conversation`] takes its place where a request has a body or a cookie, where the response is a
-//! page that only the asking client can judge, or where each connection is of another length. It
-//! needs a closed loop: a client is a slot, and keeps its memory from one connection to the next.
-//! Rows then have the client's number in place of that of its connection.
+//! page that only the asking client can judge, or where each connection is of another length. A client
+//! is a slot, and keeps its memory from one connection to the next. Rows then have the client's number in
+//! place of that of its connection.
+//!
+//! In an open loop the schedule starts *flows*: a request, and the requests that follow from its
+//! response, with pauses. A flow has its client, with the slot and its connection, until it ends.
 //!
 //! The engine's promises to its caller hold on their side too: nothing here may wait, and should
 //! allocate once a run has warmed up.
 
 use std::fmt;
+use std::time::Duration;
 
 use headway_latency::Outcome;
+
+use super::method::Method;
 
 /// Creates the clients of a run.
 pub trait Conversation: fmt::Debug + Send + Sync {
     /// The client with this number, from 0. Asked once for each, before the run.
     fn client(&self, number: u32) -> Box<dyn Client>;
+
+    /// Whether its clients know the [`Client::parts`] of their requests.
+    fn speaks_http2(&self) -> bool {
+        false
+    }
 }
 
 /// What is known of a request when it is recorded.
@@ -32,21 +43,46 @@ pub struct RequestFacts {
     pub repeats: bool,
 }
 
-/// One client: a slot of a closed loop.
+/// A request in its parts.
+#[derive(Clone, Debug)]
+pub struct RequestParts<'a> {
+    /// The method.
+    pub method: Method,
+    /// Path and query, percent-encoded.
+    pub path: &'a [u8],
+    /// Headers besides those of all requests, which they replace.
+    pub headers: Vec<(&'a str, &'a [u8])>,
+    /// `None`: the request has no body and says nothing of it.
+    pub body: Option<&'a [u8]>,
+}
+
+/// One client: a slot.
 pub trait Client: fmt::Debug {
-    /// Chooses the next request. What follows is about this one, until it has [`Client::ended`].
-    fn choose(&mut self);
+    /// Chooses the next request: the next one of its flow, or the first one of the flow that the order of
+    /// the plan drew. What follows is about this request, until it has [`Client::ended`].
+    fn choose(&mut self, document: u32);
 
     /// What is known of it.
     fn facts(&self) -> RequestFacts;
 
-    /// How many requests the connection that is being opened shall carry: at least 1.
-    fn requests_on_connection(&mut self) -> u32;
+    /// How many requests the connection that is being opened shall carry: at least 1. `None` is what the
+    /// plan says.
+    fn requests_on_connection(&mut self) -> Option<u32>;
 
     /// Appends its bytes. `common` are fields that every request has, with the empty line that ends
     /// the head. Called again when a request leaves in parts or is sent again, and then appends the
     /// same.
     fn form(&self, common: &[u8], out: &mut Vec<u8>);
+
+    /// The request in its parts, for HTTP/2; `None` if the client does not know them.
+    fn parts(&self) -> Option<RequestParts<'_>> {
+        None
+    }
+
+    /// Whether the response has no body, whatever its header says.
+    fn is_head(&self) -> bool {
+        false
+    }
 
     /// A field of the response's head.
     fn field(&mut self, name: &str, value: &[u8]);
@@ -59,6 +95,19 @@ pub trait Client: fmt::Debug {
 
     /// The request has ended so, whether or not there was a response.
     fn ended(&mut self, outcome: Outcome);
+
+    /// Whether the flow of the request that has ended continues with another request.
+    fn continues(&self) -> bool {
+        false
+    }
+
+    /// How long the client pauses after the request that has ended.
+    fn pause(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// The run is over before the flow is.
+    fn leave(&mut self) {}
 }
 
 /// The client that reads a response as it arrives; the lifetime is that of the borrow.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use headway_event::{Deadlines, Events, Interest, Token};
 use headway_latency::{Outcome, Row};
@@ -19,6 +19,7 @@ use super::dial::Dialer;
 use super::http2::Http2;
 use super::method::Method;
 use super::observer::{Epoch, Observer};
+use super::part::Part;
 use super::plan::{Mode, Plan};
 use super::pool::Pool;
 use super::requests::RequestBuilder;
@@ -42,6 +43,7 @@ pub(crate) const NO_DEADLINE_NS: u64 = u64::MAX;
 
 pub(crate) struct Engine<'a> {
     pub plan: &'a Plan,
+    pub part: Part,
     pub events: Events,
     epoch: Epoch,
     /// The clock as it was read last.
@@ -57,10 +59,14 @@ pub(crate) struct Engine<'a> {
     /// Time between the first requests of two clients of a ramp, in nanoseconds.
     ramp_step_ns: u64,
     arrivals: Option<ArrivalTimes>,
+    /// Arrivals of other parts before the next one of this part.
+    foreign_arrivals: u32,
     /// The next arrival of an open loop; [`NO_DEADLINE_NS`] when there is none.
     pub arrival_ns: u64,
     pub timers: Timers,
     pub deadlines: Deadlines,
+    /// Clients that pause in the middle of a flow.
+    pub pausing_flows: u32,
     pub bandwidth: Option<ConnectionBandwidth>,
     pub buffer: Box<[u8]>,
     /// Connections that several slots share, if requests go over HTTP/2.
@@ -88,7 +94,7 @@ pub(crate) struct RunLimits {
 }
 
 impl RunLimits {
-    fn new(plan: &Plan) -> RunLimits {
+    fn new(plan: &Plan, part: Part) -> RunLimits {
         let warmup_ns = whole_ns(plan.warmup);
         let measured_ns = plan.stop.duration.map_or(NO_DEADLINE_NS, |length| {
             warmup_ns.saturating_add(whole_ns(length))
@@ -102,7 +108,12 @@ impl RunLimits {
             grace_ns: whole_ns(plan.timeout.map_or(GRACE_WITHOUT_TIMEOUT, |timeout| {
                 timeout.saturating_add(TIMEOUT_MARGIN)
             })),
-            requests_left: plan.stop.requests.unwrap_or(u64::MAX),
+            requests_left: match (plan.stop.requests, &plan.mode) {
+                (None, _) => u64::MAX,
+                (Some(all), Mode::Closed { .. }) => part.share_u64(all),
+                // Arrivals of other parts are counted too.
+                (Some(all), Mode::Open { .. }) => all,
+            },
             stopping: false,
         }
     }
@@ -110,6 +121,13 @@ impl RunLimits {
     /// Whether a request is part of the figures.
     pub(super) fn is_measured(&self, intended_ns: u64) -> bool {
         (self.warmup_ns..self.measured_ns).contains(&intended_ns)
+    }
+
+    /// A flow goes on after the last request that is started by itself.
+    pub(super) fn extend(&mut self, now_ns: u64) {
+        if self.stopping {
+            self.abandon_ns = now_ns.saturating_add(self.grace_ns);
+        }
     }
 
     pub(super) fn deadline_ns(&self, intended_ns: u64) -> u64 {
@@ -120,6 +138,7 @@ impl RunLimits {
 impl<'a> Engine<'a> {
     pub(super) fn new(
         plan: &'a Plan,
+        part: Part,
         observer: &'a mut dyn Observer,
         events: Events,
     ) -> Result<Engine<'a>, EngineError> {
@@ -132,7 +151,7 @@ impl<'a> Engine<'a> {
         let streams = plan.protocol.streams();
         let (slots_max, waiting_max, ramp_clients, arrivals) = match &plan.mode {
             Mode::Closed { connections } => {
-                let clients = *connections * streams;
+                let clients = part.share(*connections) * streams;
                 (clients, 0, 0..clients, None)
             }
             Mode::Open {
@@ -142,37 +161,40 @@ impl<'a> Engine<'a> {
                 waiting_max,
             } => {
                 let times = ArrivalTimes::new(schedule, *arrivals, plan.seed);
-                let slots_max = *connections_max * streams;
-                (slots_max, *waiting_max as usize, 0..0, Some(times))
+                let slots_max = part.share(*connections_max) * streams;
+                let waiting_max = part.share(*waiting_max) as usize;
+                (slots_max, waiting_max, 0..0, Some(times))
             }
         };
         let mut engine = Engine {
             plan,
+            part,
             events,
             dialers: dialers.collect::<Result<_, _>>()?,
-            requests: RequestBuilder::new(plan),
+            requests: RequestBuilder::new(plan, part),
             pool: Pool::new(slots_max, plan.targets.len()),
             waiting: VecDeque::with_capacity(waiting_max.min(1_000_000)),
             waiting_max,
-            ramp_step_ns: whole_ns(plan.ramp) / u64::from(ramp_clients.end.max(1)),
+            ramp_step_ns: whole_ns(plan.ramp) / clients_of(plan).max(1),
             ramp_clients,
             arrivals,
+            foreign_arrivals: part.before_first(),
             arrival_ns: NO_DEADLINE_NS,
             timers: Timers::with_capacity(slots_max.min(65_536) as usize),
             deadlines: Deadlines::new(tick(plan.timeout)),
+            pausing_flows: 0,
             bandwidth,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             http2: Http2::of(plan),
             counters: Counters::new(observer),
-            limits: RunLimits::new(plan),
+            limits: RunLimits::new(plan, part),
             now_ns: 0,
-            epoch: Epoch {
-                instant: Instant::now(),
-                wall: SystemTime::now(),
-            },
+            epoch: Epoch::now(),
         };
         let conversation = plan.conversation.as_ref();
-        let client = |number| conversation.map(|conversation| conversation.client(number));
+        let client = |own: u32| {
+            conversation.map(|conversation| conversation.client(part.number(own.into())))
+        };
         let slots = engine
             .ramp_clients
             .clone()
@@ -181,12 +203,9 @@ impl<'a> Engine<'a> {
         Ok(engine)
     }
 
-    /// Starts the clock.
-    pub(super) fn begin(&mut self) {
-        self.epoch = Epoch {
-            instant: Instant::now(),
-            wall: SystemTime::now(),
-        };
+    /// Starts the clock, at this moment.
+    pub(super) fn begin(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
         self.counters.begin(self.epoch);
         self.next_arrival();
     }
@@ -205,12 +224,22 @@ impl<'a> Engine<'a> {
     pub(super) fn next_ramp_client_ns(&self) -> u64 {
         match self.ramp_clients.is_empty() {
             true => NO_DEADLINE_NS,
-            false => self.ramp_step_ns * u64::from(self.ramp_clients.start),
+            false => {
+                let number = self.part.number(self.ramp_clients.start.into());
+                self.ramp_step_ns * u64::from(number)
+            }
         }
     }
 
     /// Draws the instant of the next arrival, if the run has one.
     pub(super) fn next_arrival(&mut self) {
+        if let Some(arrivals) = &mut self.arrivals {
+            for _ in 0..std::mem::replace(&mut self.foreign_arrivals, self.part.between()) {
+                let counts = self.limits.is_measured(arrivals.next_ns());
+                let left = &mut self.limits.requests_left;
+                *left = left.saturating_sub(u64::from(counts));
+            }
+        }
         let drawn = self.arrivals.as_mut().map(ArrivalTimes::next_ns);
         let exhausted = self.limits.requests_left == 0;
         let due = drawn.filter(|&at_ns| !exhausted && at_ns < self.limits.end_ns);
@@ -307,7 +336,11 @@ impl<'a> Engine<'a> {
         let (size_bytes, class, connection) = match &slot.client {
             Some(client) => {
                 let facts = client.facts();
-                (facts.size_bytes, facts.class, index)
+                (
+                    facts.size_bytes,
+                    facts.class,
+                    self.part.number(index.into()),
+                )
             }
             None => {
                 let document = &self.plan.work.documents[request.document as usize];
@@ -362,7 +395,9 @@ impl<'a> Engine<'a> {
 
     /// Assigns a slot its request. It has a connection to the target, or none.
     pub(super) fn begin_request(&mut self, index: u32, request: Request) {
-        let (verify, is_head) = (self.plan.verify, self.plan.method == Method::Head);
+        let verify = self.plan.verify;
+        let client = self.pool.slots[index as usize].client.as_ref();
+        let is_head = client.map_or(self.plan.method == Method::Head, |one| one.is_head());
         let deadline_ns = self.limits.deadline_ns(request.intended_ns);
         if deadline_ns != NO_DEADLINE_NS {
             self.deadlines
@@ -384,6 +419,14 @@ impl<'a> Engine<'a> {
 }
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
+
+/// The clients of a closed loop, in all parts.
+fn clients_of(plan: &Plan) -> u64 {
+    match plan.mode {
+        Mode::Closed { connections } => u64::from(connections) * u64::from(plan.protocol.streams()),
+        Mode::Open { .. } => 0,
+    }
+}
 
 /// Resolution of timeouts: a hundredth, between 1 and 64 milliseconds.
 fn tick(timeout: Option<Duration>) -> Duration {

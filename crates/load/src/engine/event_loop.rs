@@ -115,7 +115,13 @@ impl Engine<'_> {
         if waited_for && self.now_ns >= self.limits.abandon_ns {
             self.abandon();
         }
-        self.counters.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NO_DEADLINE_NS
+        let is_idle = self.counters.in_flight == 0 && self.waiting.is_empty();
+        is_idle && self.arrival_ns == NO_DEADLINE_NS && !self.waits_for_flows()
+    }
+
+    /// Whether flows that pause have further requests before the end.
+    fn waits_for_flows(&self) -> bool {
+        self.pausing_flows > 0 && self.now_ns < self.limits.end_ns
     }
 
     /// True when the observer wants the end.
@@ -177,7 +183,8 @@ impl Engine<'_> {
         let waiting_ns = self.waiting.front().map_or(NO_DEADLINE_NS, |oldest| {
             self.limits.deadline_ns(oldest.intended_ns)
         });
-        let end_ns = match self.limits.stopping {
+        let is_pausing = self.counters.in_flight == 0 && self.waits_for_flows();
+        let end_ns = match self.limits.stopping && !is_pausing {
             true => self.limits.abandon_ns,
             false => self.limits.end_ns,
         };

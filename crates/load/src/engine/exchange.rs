@@ -53,7 +53,7 @@ impl Engine<'_> {
         };
         let target = self.slot(index).request.target;
         let local = self.dialers[usize::from(target)].is_local();
-        let connection = self.counters.connections_opened as u32;
+        let connection = self.part.number(self.counters.connections_opened);
         self.counters.opened();
         let now_ns = self.now_ns;
         let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
@@ -72,7 +72,7 @@ impl Engine<'_> {
         slot.connection = connection;
         slot.ordinal = 0;
         slot.carries = match &mut slot.client {
-            Some(client) => Some(client.requests_on_connection()),
+            Some(client) => client.requests_on_connection().or(per_connection),
             None => per_connection,
         };
         slot.bucket = bucket.unwrap_or_default();
@@ -332,17 +332,23 @@ impl Engine<'_> {
         // A response may overtake its request; what is left of that would begin the next one.
         let sent = slot.phase == Phase::Receiving;
         let keeps = slot.response.keeps && sent && !excess && !slot.is_last();
-        let (status, body_bytes) = (slot.response.status, slot.response.body_bytes);
-        let outcome = match &mut slot.client {
-            Some(_) if excess => Outcome::Length,
-            Some(client) => client.judge(status, body_bytes),
-            None => self.outcome_of_document(index, excess),
-        };
+        let outcome = self.outcome_of_whole(index, excess);
         self.finish(index, outcome, keeps);
     }
 
+    /// What a whole response is.
+    pub(super) fn outcome_of_whole(&mut self, index: u32, excess: bool) -> Outcome {
+        let slot = &mut self.pool.slots[index as usize];
+        let (status, body_bytes) = (slot.response.status, slot.response.body_bytes);
+        match &mut slot.client {
+            Some(_) if excess => Outcome::Length,
+            Some(client) => client.judge(status, body_bytes),
+            None => self.outcome_of_document(index, excess),
+        }
+    }
+
     /// What a whole response is where all clients are alike.
-    pub(super) fn outcome_of_document(&self, index: u32, excess: bool) -> Outcome {
+    fn outcome_of_document(&self, index: u32, excess: bool) -> Outcome {
         let slot = &self.pool.slots[index as usize];
         let document = &self.plan.work.documents[slot.request.document as usize];
         let response = &slot.response;
@@ -458,10 +464,14 @@ impl Engine<'_> {
     /// is never retried.
     fn may_retry(&self, index: u32) -> bool {
         let slot = &self.pool.slots[index as usize];
-        let repeats = match &slot.client {
+        slot.ordinal > 0 && !slot.response.begun() && self.repeats(index)
+    }
+
+    /// Whether the slot's request does no more when it is sent twice.
+    pub(super) fn repeats(&self, index: u32) -> bool {
+        match &self.pool.slots[index as usize].client {
             Some(client) => client.facts().repeats,
             None => self.plan.method.is_idempotent(),
-        };
-        slot.ordinal > 0 && !slot.response.begun() && repeats
+        }
     }
 }

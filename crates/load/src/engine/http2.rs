@@ -151,7 +151,7 @@ impl Engine<'_> {
         };
         let target = usize::from(self.slot(index).request.target);
         let is_local = self.dialers[target].is_local();
-        let number = self.counters.connections_opened as u32;
+        let number = self.part.number(self.counters.connections_opened);
         self.counters.opened();
         let tls = self.plan.targets[target].tls.as_ref();
         let (version, peer) = (self.plan.proxy_version, &self.plan.targets[target].address);
@@ -240,7 +240,11 @@ impl Engine<'_> {
                 State::Open => {
                     let Some(http2) = &mut self.http2 else { return };
                     let session = &mut http2.carriers[at as usize].session;
-                    session.put_bodies(&http2.requests.body);
+                    let (slots, common) = (&self.pool.slots, &http2.requests.body);
+                    session.put_bodies(|index| match &slots[index as usize].client {
+                        Some(client) => client.parts().and_then(|one| one.body).unwrap_or(&[]),
+                        None => common,
+                    });
                     if session.output().is_empty() {
                         return self.poll_carrier(at, Interest::READ);
                     }
@@ -256,8 +260,15 @@ impl Engine<'_> {
         let slots = &mut self.pool.slots;
         loop {
             let is_kept = carrier.session.has_answered;
-            let document = |slot: u32| slots[slot as usize].request.document;
-            let Some((index, id)) = carrier.session.start(&http2.requests, document) else {
+            let requests = &http2.requests;
+            let put = |index: u32, id: u32, out: &mut Vec<u8>| {
+                let slot = &slots[index as usize];
+                match slot.client.as_ref().and_then(|client| client.parts()) {
+                    Some(parts) => requests.put_parts(out, &parts, id),
+                    None => requests.put(out, slot.request.document, id),
+                }
+            };
+            let Some((index, id)) = carrier.session.start(put) else {
                 break;
             };
             let slot = &mut slots[index as usize];

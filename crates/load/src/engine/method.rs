@@ -46,7 +46,7 @@ impl Method {
     }
 
     /// Whether a request may be sent again without doing more than once (RFC 9110 section 9.2.2).
-    pub(super) fn is_idempotent(self) -> bool {
+    pub(crate) fn is_idempotent(self) -> bool {
         !matches!(self, Method::Post | Method::Patch)
     }
 

@@ -32,6 +32,16 @@ pub struct Epoch {
     pub wall: SystemTime,
 }
 
+impl Epoch {
+    /// This moment.
+    pub fn now() -> Epoch {
+        Epoch {
+            instant: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+}
+
 /// What the observer wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -122,6 +132,37 @@ pub struct Measured {
     pub server: Option<String>,
     /// Whether the observer stopped it.
     pub stopped: bool,
+}
+
+impl Measured {
+    /// Adds what another loop of the same run measured. Of shares it keeps the larger one.
+    pub fn absorb(&mut self, other: &Measured) {
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.requests += other.requests;
+        let outcomes = self.outcomes.iter_mut().zip(&other.outcomes);
+        outcomes.for_each(|(own, other)| *own += other);
+        self.late_starts += other.late_starts;
+        self.lag.merge(&other.lag);
+        self.busy_share = self.busy_share.max(other.busy_share);
+        self.cpu_ns += other.cpu_ns;
+        self.bytes += other.bytes;
+        self.connections_opened += other.connections_opened;
+        self.connections_peak += other.connections_peak;
+        self.retried += other.retried;
+        self.unsolicited += other.unsolicited;
+        self.handshakes.done += other.handshakes.done;
+        self.handshakes.resumed += other.handshakes.resumed;
+        let or = |own: &Option<String>, other: &Option<String>| own.clone().or(other.clone());
+        self.handshakes.protocol = or(&self.handshakes.protocol, &other.handshakes.protocol);
+        self.limits.ports += other.limits.ports;
+        self.limits.descriptors += other.limits.descriptors;
+        self.limits.connections += other.limits.connections;
+        self.limits.waiting += other.limits.waiting;
+        self.limits.waiting_peak += other.limits.waiting_peak;
+        self.failure = self.failure.take().or(other.failure.clone());
+        self.server = or(&self.server, &other.server);
+        self.stopped |= other.stopped;
+    }
 }
 
 /// TLS handshakes of a run.

@@ -37,8 +37,7 @@ pub struct Plan {
     pub first_pause: Duration,
     /// Over how long the clients of a closed loop begin, at equal distances; zero is all at once.
     pub ramp: Duration,
-    /// What each client of a closed loop asks, and how it judges responses; `None`: all are alike
-    /// and ask by `work`. With a limit on bandwidth a client then begins its next request when its
+    /// What each client asks, and how it judges responses; `None`: all are alike and ask by `work`. With a limit on bandwidth a client then begins its next request when its
     /// line has carried the last response, so that the limit holds over all of its requests.
     pub conversation: Option<Box<dyn Conversation>>,
     /// The most that a connection reads, in bits of header and body per second (SPECweb99:
@@ -307,11 +306,6 @@ pub enum PlanError {
         /// The largest value.
         max: u64,
     },
-    /// Clients with a memory need a closed loop.
-    #[error(
-        "a conversation needs a closed loop: the next request of a client depends on the last response"
-    )]
-    OpenConversation,
     /// A setting that HTTP/2 does not have, or that this client does not support with it.
     #[error("HTTP/2: {0}")]
     Http2(String),
@@ -379,9 +373,6 @@ impl Plan {
         self.targets.iter().try_for_each(Target::check)?;
         self.work.check(self.verify)?;
         self.mode.check()?;
-        if self.conversation.is_some() && matches!(self.mode, Mode::Open { .. }) {
-            return Err(PlanError::OpenConversation);
-        }
         for (name, value) in &self.headers {
             sendable(
                 "header",

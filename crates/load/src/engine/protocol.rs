@@ -19,7 +19,7 @@ pub enum Protocol {
 }
 
 /// Headers about one connection of HTTP/1.1 (RFC 9113 section 8.2.2).
-const UNFIT_HEADERS: [&str; 6] = [
+pub(super) const UNFIT_HEADERS: [&str; 6] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -70,8 +70,12 @@ impl Protocol {
         if plan.targets.len() > 1 {
             return wrong(format!("{} servers: ask one", plan.targets.len()));
         }
-        if plan.conversation.is_some() {
-            return wrong("a conversation needs HTTP/1.1".to_owned());
+        if plan
+            .conversation
+            .as_ref()
+            .is_some_and(|one| !one.speaks_http2())
+        {
+            return wrong("a conversation of this kind needs HTTP/1.1".to_owned());
         }
         if plan.bandwidth_bits_per_s.is_some() {
             return wrong("a limit on the bandwidth of each connection needs HTTP/1.1".to_owned());

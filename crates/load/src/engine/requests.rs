@@ -4,11 +4,13 @@
 //! connections share. A request that leaves in two parts is put together again for the second.
 
 use super::conversation::Client;
+use super::part::Part;
 use super::plan::{Document, Draws, Plan, Protocol, RequestOrder, Target};
 
 /// Draws documents and targets, and forms requests.
 pub(crate) struct RequestBuilder {
     order: DocumentOrder,
+    part: Part,
     documents: u32,
     /// Request lines, `GET /path HTTP/1.1`, of all documents one after the other.
     lines: Vec<u8>,
@@ -28,16 +30,30 @@ enum DocumentOrder {
     Drawn(Box<dyn Draws>),
 }
 
+impl DocumentOrder {
+    fn next(&mut self, documents: u32) -> u32 {
+        match self {
+            DocumentOrder::RoundRobin(next) => {
+                let document = *next;
+                *next = (document + 1) % documents;
+                document
+            }
+            DocumentOrder::Drawn(draws) => draws.next(),
+        }
+    }
+}
+
 impl RequestBuilder {
     /// The plan has been checked.
-    pub(super) fn new(plan: &Plan) -> RequestBuilder {
+    pub(super) fn new(plan: &Plan, part: Part) -> RequestBuilder {
         let (mut lines, mut ends) = (Vec::new(), Vec::new());
         let (method, version) = (plan.method.name(), plan.protocol.version());
         for Document { path, .. } in &plan.work.documents {
             lines.extend_from_slice(format!("{method} {path} {version}\r\n").as_bytes());
             ends.push(lines.len());
         }
-        RequestBuilder {
+        let mut requests = RequestBuilder {
+            part,
             order: match &plan.work.order {
                 RequestOrder::RoundRobin => DocumentOrder::RoundRobin(0),
                 RequestOrder::Drawn(popularity) => {
@@ -55,6 +71,16 @@ impl RequestBuilder {
             body: plan.body.clone(),
             targets: WeightedRoundRobin::new(&plan.targets),
             buffer: Vec::with_capacity(4096 + plan.body.len()),
+        };
+        requests.skip(part.before_first());
+        requests
+    }
+
+    /// Leaves out the requests of other parts.
+    fn skip(&mut self, requests: u32) {
+        for _ in 0..requests {
+            self.order.next(self.documents);
+            self.targets.next();
         }
     }
 
@@ -63,14 +89,10 @@ impl RequestBuilder {
     /// # Panics
     /// When a popularity draws an index that is no document's.
     pub(super) fn draw(&mut self) -> u32 {
-        let document = match &mut self.order {
-            DocumentOrder::RoundRobin(next) => {
-                let document = *next;
-                *next = (document + 1) % self.documents;
-                document
-            }
-            DocumentOrder::Drawn(draws) => draws.next(),
-        };
+        let document = self.order.next(self.documents);
+        for _ in 0..self.part.between() {
+            self.order.next(self.documents);
+        }
         assert!(
             document < self.documents,
             "a popularity drew document {document} of {}",
@@ -81,7 +103,11 @@ impl RequestBuilder {
 
     /// The target of the next request.
     pub(super) fn next_target(&mut self) -> u8 {
-        self.targets.next()
+        let target = self.targets.next();
+        for _ in 0..self.part.between() {
+            self.targets.next();
+        }
+        target
     }
 
     /// Puts the header of the PROXY protocol before the request that was built last.
@@ -190,7 +216,7 @@ mod tests {
     fn request_has_line_host_and_headers_when_built() {
         let mut plan = Plan::closed(target(1), Work::paths(["/a", "/b?c=d"]), 1);
         plan.headers.push(("Accept".into(), "*/*".into()));
-        let mut requests = RequestBuilder::new(&plan);
+        let mut requests = RequestBuilder::new(&plan, Part::WHOLE);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(
@@ -214,7 +240,7 @@ mod tests {
         plan.headers.push(("host".into(), "other".into()));
         plan.headers.push(("User-Agent".into(), "me".into()));
         assert_eq!(
-            RequestBuilder::new(&plan).form(0, 0, false),
+            RequestBuilder::new(&plan, Part::WHOLE).form(0, 0, false),
             b"HEAD /a HTTP/1.1\r\nhost: other\r\nUser-Agent: me\r\n\r\n"
         );
     }
@@ -224,7 +250,7 @@ mod tests {
         let mut plan = Plan::closed(target(1), Work::paths(["/a"]), 1);
         plan.headers = vec![("User-Agent".into(), "me".into())];
         plan.protocol = Protocol::Http10;
-        let mut requests = RequestBuilder::new(&plan);
+        let mut requests = RequestBuilder::new(&plan, Part::WHOLE);
         let head = "GET /a HTTP/1.0\r\nHost: example.org:8080\r\nUser-Agent: me\r\n";
         let kept = format!("{head}Connection: keep-alive\r\n\r\n");
         assert_eq!(requests.form(0, 0, false), kept.as_bytes());
@@ -238,7 +264,12 @@ mod tests {
         plan.method = super::super::method::Method::Post;
         plan.headers.push(("User-Agent".into(), "me".into()));
         let formed = |plan: &Plan| {
-            String::from_utf8(RequestBuilder::new(plan).form(0, 0, false).to_vec()).unwrap()
+            String::from_utf8(
+                RequestBuilder::new(plan, Part::WHOLE)
+                    .form(0, 0, false)
+                    .to_vec(),
+            )
+            .unwrap()
         };
         let head = "POST /a HTTP/1.1\r\nHost: example.org:8080\r\n";
         assert_eq!(
@@ -263,5 +294,22 @@ mod tests {
         assert_eq!(chosen, [0, 0, 1, 0, 0, 0, 1, 0]);
         let mut even = WeightedRoundRobin::new(&[target(1), target(1), target(1)]);
         assert_eq!([(); 6].map(|()| even.next()), [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn parts_of_a_run_ask_for_what_one_loop_asks_for() {
+        let mut plan = Plan::closed(target(3), Work::paths(["/a", "/b", "/c"]), 1);
+        plan.targets.push(target(1));
+        let drawn = |part: Part| {
+            let mut requests = RequestBuilder::new(&plan, part);
+            let mut next = || (requests.draw(), requests.next_target());
+            (0..8).map(|_| next()).collect::<Vec<_>>()
+        };
+        let whole: Vec<_> = drawn(Part::WHOLE);
+        for (index, part) in Part::all(2).enumerate() {
+            let own = drawn(part);
+            let expected: Vec<_> = whole.iter().skip(index).step_by(2).copied().collect();
+            assert_eq!(own[..4], expected[..]);
+        }
     }
 }

@@ -89,6 +89,8 @@ pub(crate) struct ConnectionSlot {
     pub sent_bytes: usize,
     /// Index among the idle slots of the target.
     pub idle_at: u32,
+    /// Its client pauses in the middle of a flow, so the slot is not for other requests.
+    pub pauses_in_flow: bool,
     /// Connections that could not be opened, one after the other.
     pub failures: u32,
     pub request: Request,
@@ -120,6 +122,7 @@ impl ConnectionSlot {
             carries: None,
             sent_bytes: 0,
             idle_at: 0,
+            pauses_in_flow: false,
             failures: 0,
             request: Request::default(),
             response,

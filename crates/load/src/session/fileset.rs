@@ -53,5 +53,6 @@ pub(super) fn collect(
     Ok(CollectedWork {
         work,
         fileset: Some(info),
+        conversation: None,
     })
 }

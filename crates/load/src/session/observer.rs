@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::progress::ProgressLine;
-use super::recorder::{Recorder, Sink};
+use super::progress::LoopProgress;
+use super::recorder::Recorder;
 use crate::engine::{Control, Live, Observer};
 use headway_latency::Row;
 
@@ -12,24 +12,24 @@ use headway_latency::Row;
 const INTERRUPT_GRACE_NS: u64 = 1_000_000_000;
 
 /// Passes rows to the recorder and the state to the progress line, and ends the run when it is
-/// interrupted.
-pub(super) struct Watched<S> {
-    recorder: Recorder<S>,
+/// interrupted. There is one for each loop.
+pub(super) struct Watched {
+    recorder: Recorder,
     interrupt: Arc<AtomicBool>,
-    progress: Option<ProgressLine>,
+    progress: Option<LoopProgress>,
     stopped_ns: Option<u64>,
     /// The interruption, for the writer's thread.
     stopped_at_ns: Arc<AtomicU64>,
 }
 
-impl<S: Sink> Watched<S> {
+impl Watched {
     /// An observer that stops the run when `interrupt` is set or the writer fails.
     pub(super) fn new(
-        recorder: Recorder<S>,
+        recorder: Recorder,
         interrupt: Arc<AtomicBool>,
-        progress: Option<ProgressLine>,
+        progress: Option<LoopProgress>,
         stopped_at_ns: Arc<AtomicU64>,
-    ) -> Watched<S> {
+    ) -> Watched {
         Watched {
             recorder,
             interrupt,
@@ -39,10 +39,9 @@ impl<S: Sink> Watched<S> {
         }
     }
 
-    /// Ends the progress line. Returns the recorder, and when the run was interrupted.
-    pub(super) fn end(self) -> (Recorder<S>, Option<u64>) {
-        drop(self.progress);
-        (self.recorder, self.stopped_ns)
+    /// The rows that found no room, and when the run was interrupted.
+    pub(super) fn end(self) -> (u64, Option<u64>) {
+        (self.recorder.dropped(), self.stopped_ns)
     }
 
     /// The first `Stop` starts nothing any more, the second one abandons what is in flight.
@@ -50,7 +49,7 @@ impl<S: Sink> Watched<S> {
         match self.stopped_ns {
             None => {
                 self.stopped_ns = Some(now_ns);
-                self.stopped_at_ns.store(now_ns, Ordering::Release);
+                self.stopped_at_ns.fetch_min(now_ns, Ordering::AcqRel);
                 Control::Stop
             }
             Some(at) if now_ns.saturating_sub(at) >= INTERRUPT_GRACE_NS => Control::Stop,
@@ -59,7 +58,7 @@ impl<S: Sink> Watched<S> {
     }
 }
 
-impl<S: Sink> Observer for Watched<S> {
+impl Observer for Watched {
     fn rows(&mut self, batch: &mut Vec<Row>) {
         self.recorder.take(batch);
     }

@@ -58,7 +58,7 @@ struct SharedProgress {
 /// A progress line. Dropping it removes the line.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
-    shared: Arc<SharedProgress>,
+    loops: Arc<Vec<SharedProgress>>,
     latencies: Arc<Latencies>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -66,8 +66,9 @@ pub(super) struct ProgressLine {
 
 impl ProgressLine {
     /// Begins the line, with a word before it.
-    pub(super) fn start(word: &str, plan: &Plan) -> io::Result<ProgressLine> {
-        let shared = Arc::new(SharedProgress::default());
+    pub(super) fn start(word: &str, plan: &Plan, loops: usize) -> io::Result<ProgressLine> {
+        let each = (0..loops).map(|_| SharedProgress::default());
+        let loops: Arc<Vec<SharedProgress>> = Arc::new(each.collect());
         let latencies = Arc::new(Latencies::default());
         let (end, ended) = channel::<()>();
         let mut line = LineFormatter {
@@ -78,18 +79,18 @@ impl ProgressLine {
             warmup_done: 0,
             before: Snapshot::default(),
         };
-        let (state, seen) = (Arc::clone(&shared), Arc::clone(&latencies));
+        let (state, seen) = (Arc::clone(&loops), Arc::clone(&latencies));
         let thread = std::thread::Builder::new()
             .name("progress".to_owned())
             .spawn(move || {
                 while ended.recv_timeout(LINE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    let text = line.next(Snapshot::of(&state), &seen.take());
+                    let text = line.next(Snapshot::of_all(&state), &seen.take());
                     show(&text);
                 }
                 show("");
             })?;
         Ok(ProgressLine {
-            shared,
+            loops,
             latencies,
             end: Some(end),
             thread: Some(thread),
@@ -101,8 +102,26 @@ impl ProgressLine {
         Arc::clone(&self.latencies)
     }
 
-    /// Notes the state of the run; some stores, no more.
+    /// Where the loop with this number notes its state.
+    pub(super) fn of_loop(&self, at: usize) -> LoopProgress {
+        LoopProgress {
+            loops: Arc::clone(&self.loops),
+            at,
+        }
+    }
+}
+
+/// What a loop shows on the line.
+#[derive(Clone, Debug)]
+pub(super) struct LoopProgress {
+    loops: Arc<Vec<SharedProgress>>,
+    at: usize,
+}
+
+impl LoopProgress {
+    /// Notes the state of the loop; some stores, no more.
     pub(super) fn update(&self, live: &Live, dropped: u64) {
+        let shared = &self.loops[self.at];
         let stage = match live.stage {
             Stage::Warmup => 0,
             Stage::Measuring => 1,
@@ -110,13 +129,13 @@ impl ProgressLine {
             Stage::Draining => 3,
         };
         for (counter, value) in [
-            (&self.shared.now_ns, live.now_ns),
-            (&self.shared.done, live.done),
-            (&self.shared.errors, live.errors),
-            (&self.shared.in_flight, live.in_flight.into()),
-            (&self.shared.waiting, live.waiting.into()),
-            (&self.shared.dropped, dropped),
-            (&self.shared.stage, stage),
+            (&shared.now_ns, live.now_ns),
+            (&shared.done, live.done),
+            (&shared.errors, live.errors),
+            (&shared.in_flight, live.in_flight.into()),
+            (&shared.waiting, live.waiting.into()),
+            (&shared.dropped, dropped),
+            (&shared.stage, stage),
         ] {
             counter.store(value, Ordering::Relaxed);
         }
@@ -152,6 +171,19 @@ struct Snapshot {
 }
 
 impl Snapshot {
+    /// The sum of all loops, and the clock and the stage of the first one.
+    fn of_all(loops: &[SharedProgress]) -> Snapshot {
+        let mut all = loops.first().map_or(Snapshot::default(), Snapshot::of);
+        for one in loops.iter().skip(1).map(Snapshot::of) {
+            all.done += one.done;
+            all.errors += one.errors;
+            all.in_flight += one.in_flight;
+            all.waiting += one.waiting;
+            all.dropped += one.dropped;
+        }
+        all
+    }
+
     fn of(shared: &SharedProgress) -> Snapshot {
         Snapshot {
             now_ns: shared.now_ns.load(Ordering::Relaxed),

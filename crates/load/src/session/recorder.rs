@@ -1,8 +1,7 @@
-//! Rows leave the loop here: a thread of its own writes them, so that the loop never waits for a
-//! disk.
+//! Rows leave the loops here: a thread of its own writes them, so that a loop never waits for a disk.
 //!
 //! Batches travel through a bounded channel to the writer and come back empty through another, so
-//! the loop does not allocate. The limit is [`BUFFERS`] batches. If the disk is so slow that all
+//! a loop does not allocate. The limit is [`BUFFERS`] batches per loop. If the disk is so slow that all
 //! are full, the next batch is dropped and counted, and the verdict is invalid: waiting would
 //! falsify the latencies, and a growing queue would fill the memory. Memory that is not needed is
 //! never touched.
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
-/// Batches between loop and writer: a million rows with the engine's batches, many seconds of a
+/// Batches between a loop and the writer: a million rows with the engine's batches, many seconds of a
 /// slow disk.
 pub(super) const BUFFERS: usize = 256;
 
@@ -29,13 +28,26 @@ pub(super) trait Sink: Send + 'static {
     fn take(&mut self, rows: &[Row]) -> Result<(), WriteError>;
 }
 
-/// The loop's end of the channel, and the writer behind it.
-pub(super) struct Recorder<S> {
-    full: SyncSender<Vec<Row>>,
+/// One loop's end of the channels.
+pub(super) struct Recorder {
+    full: SyncSender<Batch>,
     empty: Receiver<Vec<Row>>,
     failed: Arc<AtomicBool>,
-    writer: JoinHandle<Written<S>>,
+    /// The number of the loop.
+    of: usize,
     dropped: u64,
+}
+
+/// Rows of one loop.
+struct Batch {
+    of: usize,
+    rows: Vec<Row>,
+}
+
+/// The thread that writes the rows of all loops.
+pub(super) struct Writer<S> {
+    failed: Arc<AtomicBool>,
+    thread: JoinHandle<Written<S>>,
 }
 
 /// What the writer hands back when it ends.
@@ -44,48 +56,73 @@ struct Written<S> {
     error: Option<WriteError>,
 }
 
-/// The result of recording.
-pub(super) struct Recorded<S> {
-    /// The sink of the rows.
-    pub sink: S,
-    /// Rows that found no room.
-    pub dropped: u64,
-}
-
-impl<S: Sink> Recorder<S> {
-    /// Starts the writer. `cpus` are the CPUs that it may use: not the loop's, if there are others.
-    pub(super) fn start(sink: S, cpus: Vec<usize>) -> std::io::Result<Recorder<S>> {
-        let (full, full_end) = sync_channel(BUFFERS);
-        let (empty_end, empty) = sync_channel(BUFFERS);
-        for _ in 0..BUFFERS {
-            // The channel has room for all batches, so this cannot wait, and its other end is
-            // alive.
-            drop(empty_end.try_send(Vec::with_capacity(BATCH_ROWS)));
-        }
+impl<S: Sink> Writer<S> {
+    /// Starts the writer, and makes a recorder for each of `loops` loops. `cpus` are the CPUs that it
+    /// may use: not the loops', if there are others.
+    pub(super) fn start(
+        sink: S,
+        cpus: Vec<usize>,
+        loops: usize,
+    ) -> std::io::Result<(Writer<S>, Vec<Recorder>)> {
+        let (full, full_end) = sync_channel(BUFFERS * loops);
         let failed = Arc::new(AtomicBool::new(false));
+        let (mut recorders, mut empty_ends) = (Vec::new(), Vec::new());
+        for of in 0..loops {
+            let (empty_end, empty) = sync_channel(BUFFERS);
+            for _ in 0..BUFFERS {
+                // The channel has room for all batches, so this cannot wait, and its other end is
+                // alive.
+                drop(empty_end.try_send(Vec::with_capacity(BATCH_ROWS)));
+            }
+            empty_ends.push(empty_end);
+            recorders.push(Recorder {
+                full: full.clone(),
+                empty,
+                failed: Arc::clone(&failed),
+                of,
+                dropped: 0,
+            });
+        }
         let failure = Arc::clone(&failed);
-        let writer = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("rows".to_owned())
             .spawn(move || {
                 super::pin::pin_this_thread(&cpus).ok();
-                write(sink, &full_end, &empty_end, &failure)
+                write(sink, &full_end, &empty_ends, &failure)
             })?;
-        Ok(Recorder {
-            full,
-            empty,
-            failed,
-            writer,
-            dropped: 0,
-        })
+        Ok((Writer { failed, thread }, recorders))
     }
 
+    /// Whether the run shall end early: the writer met an error, or a loop did.
+    pub(super) fn failed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.failed)
+    }
+
+    /// Waits until everything handed over is written. All recorders are dropped by then.
+    ///
+    /// # Errors
+    /// The writer's first error. Rows before it are in the run directory.
+    pub(super) fn finish(self) -> Result<S, WriteError> {
+        let written = match self.thread.join() {
+            Ok(written) => written,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        match written.error {
+            Some(error) => Err(error),
+            None => Ok(written.sink),
+        }
+    }
+}
+
+impl Recorder {
     /// Queues a full batch and puts an empty one in its place. Never waits, never allocates.
     pub(super) fn take(&mut self, batch: &mut Vec<Row>) {
         match self.empty.try_recv() {
             Ok(fresh) => {
                 let rows = std::mem::replace(batch, fresh);
+                let batch = Batch { of: self.of, rows };
                 // There are no more batches than places, so only a writer that panicked can refuse.
-                if let Err(refused) = self.full.try_send(rows) {
+                if let Err(refused) = self.full.try_send(batch) {
                     drop(refused);
                     self.failed.store(true, Ordering::Relaxed);
                 }
@@ -97,7 +134,7 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// Whether the writer met an error; there is no sense in measuring on.
+    /// Whether the writer met an error, or another loop did; there is no sense in measuring on.
     pub(super) fn failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
@@ -106,47 +143,73 @@ impl<S: Sink> Recorder<S> {
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
-
-    /// Waits until everything handed over is written.
-    ///
-    /// # Errors
-    /// The writer's first error. Rows before it are in the run directory.
-    pub(super) fn finish(self) -> Result<Recorded<S>, WriteError> {
-        drop(self.full);
-        drop(self.empty);
-        let written = match self.writer.join() {
-            Ok(written) => written,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        match written.error {
-            Some(error) => Err(error),
-            None => Ok(Recorded {
-                sink: written.sink,
-                dropped: self.dropped,
-            }),
-        }
-    }
 }
 
-/// The writer's thread: runs until the loop closes its end of the channel. After an error it still
-/// takes batches, so that the loop gets empty ones until it notices.
+/// The writer's thread: runs until all loops close their ends of the channel. After an error it still
+/// takes batches, so that the loops get empty ones until they notice.
 fn write<S: Sink>(
     mut sink: S,
-    full: &Receiver<Vec<Row>>,
-    empty: &SyncSender<Vec<Row>>,
+    full: &Receiver<Batch>,
+    empty: &[SyncSender<Vec<Row>>],
     failed: &AtomicBool,
 ) -> Written<S> {
-    let mut error = None;
-    for mut batch in full {
+    let mut error: Option<WriteError> = None;
+    let mut merging = (empty.len() > 1).then(MergingRows::default);
+    for Batch { of, mut rows } in full {
         if error.is_none() {
-            error = sink.take(&batch).err();
-            failed.store(error.is_some(), Ordering::Relaxed);
+            let taken = match &mut merging {
+                None => sink.take(&rows),
+                Some(merging) => merging.take(&rows, &mut sink),
+            };
+            error = taken.err();
+            if error.is_some() {
+                failed.store(true, Ordering::Relaxed);
+            }
         }
-        batch.clear();
+        rows.clear();
         // If the loop has ended already, the batch is dropped.
-        drop(empty.try_send(batch));
+        drop(empty[of].try_send(rows));
+    }
+    if let (Some(merging), None) = (&mut merging, &error) {
+        error = merging.give(u64::MAX, &mut sink).err();
     }
     Written { sink, error }
+}
+
+/// How long the rows of several loops are held back to be put in order. A loop hands its rows over
+/// ten times per second. One that is later than this is out of order in the file, and right otherwise.
+const HELD_NS: u64 = 1_000_000_000;
+
+/// Puts the rows of several loops in the order in which the requests ended.
+#[derive(Default)]
+struct MergingRows {
+    held: Vec<Row>,
+    newest_ns: u64,
+    given_ns: u64,
+}
+
+impl MergingRows {
+    fn take(&mut self, rows: &[Row], sink: &mut impl Sink) -> Result<(), WriteError> {
+        self.held.extend_from_slice(rows);
+        let newest_ns = rows.last().map_or(0, |row| row.end_ns);
+        self.newest_ns = self.newest_ns.max(newest_ns);
+        if self.newest_ns < self.given_ns + 2 * HELD_NS {
+            return Ok(());
+        }
+        self.give(self.newest_ns - HELD_NS, sink)
+    }
+
+    /// Hands over what ended until then.
+    fn give(&mut self, until_ns: u64, sink: &mut impl Sink) -> Result<(), WriteError> {
+        self.held.sort_by_key(|row| row.end_ns);
+        let ready = self.held.partition_point(|row| row.end_ns <= until_ns);
+        for batch in self.held[..ready].chunks(BATCH_ROWS) {
+            sink.take(batch)?;
+        }
+        self.held.drain(..ready);
+        self.given_ns = until_ns;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -198,7 +261,8 @@ mod tests {
 
     #[test]
     fn every_row_is_recorded_when_the_writer_keeps_up() {
-        let mut recorder = Recorder::start(counting(80), Vec::new()).expect("a thread");
+        let (writer, mut recorders) = Writer::start(counting(80), Vec::new(), 1).expect("a thread");
+        let mut recorder = recorders.pop().expect("one loop");
         let mut batch = Vec::with_capacity(8);
         for index in 0..80 {
             batch.push(row(index));
@@ -207,9 +271,9 @@ mod tests {
                 assert!(batch.is_empty() && batch.capacity() >= 8);
             }
         }
-        let recorded = recorder.finish().expect("nothing failed");
-        assert_eq!(recorded.dropped, 0);
-        assert_eq!(recorded.sink.rows, 80);
+        assert_eq!(recorder.dropped(), 0);
+        drop(recorder);
+        assert_eq!(writer.finish().expect("nothing failed").rows, 80);
     }
 
     #[test]
@@ -222,10 +286,7 @@ mod tests {
             full,
             empty,
             failed: Arc::default(),
-            writer: std::thread::spawn(|| Written {
-                sink: counting(0),
-                error: None,
-            }),
+            of: 0,
             dropped: 0,
         };
         let mut batch = vec![row(1), row(2)];
@@ -234,14 +295,13 @@ mod tests {
         batch.extend([row(3), row(4), row(5)]);
         recorder.take(&mut batch);
         assert_eq!((recorder.dropped(), batch.len()), (3, 0));
-        let recorded = recorder.finish().expect("nothing failed");
-        assert_eq!(recorded.dropped, 3);
         drop((full_end, empty_end));
     }
 
     #[test]
     fn recorder_returns_batches_and_the_error_when_a_write_fails() {
-        let mut recorder = Recorder::start(counting(5), Vec::new()).expect("a thread");
+        let (writer, mut recorders) = Writer::start(counting(5), Vec::new(), 1).expect("a thread");
+        let mut recorder = recorders.pop().expect("one loop");
         // More batches than there are, so that a writer that stopped taking them would be noticed.
         for round in 0..=BUFFERS * 2 {
             let mut batch = vec![row(1), row(2), row(3), row(4)];
@@ -251,7 +311,36 @@ mod tests {
         while !recorder.failed() {
             std::thread::yield_now();
         }
-        let error = recorder.finish().err().expect("the disk was full");
+        drop(recorder);
+        let error = writer.finish().err().expect("the disk was full");
         assert!(error.to_string().starts_with("spool: "), "{error}");
+    }
+
+    /// Keeps the ends of rows.
+    struct Ends(Vec<u64>);
+
+    impl Sink for Ends {
+        fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
+            self.0.extend(rows.iter().map(|row| row.end_ns));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn rows_of_several_loops_are_in_the_order_in_which_requests_ended() {
+        let (writer, mut recorders) =
+            Writer::start(Ends(Vec::new()), Vec::new(), 3).expect("a thread");
+        let every_ns = 10_000_000;
+        for step in 0..100 {
+            for (at, recorder) in (0..).zip(&mut recorders) {
+                let of = |number: u64| row((step * 40 + number * 4 + at) * every_ns / 4);
+                let mut batch: Vec<Row> = (0..10).map(of).collect();
+                recorder.take(&mut batch);
+            }
+        }
+        drop(recorders);
+        let ends = writer.finish().expect("nothing failed").0;
+        assert_eq!(ends.len(), 3_000);
+        assert!(ends.is_sorted());
     }
 }

@@ -75,7 +75,8 @@ impl Sink for Rows {
             }
             self.responses += 1;
             self.good += u64::from(row.error == Outcome::Ok);
-            self.not_found += u64::from(row.status == 404);
+            // A scenario may expect one.
+            self.not_found += u64::from(row.status == 404 && row.error != Outcome::Ok);
             let in_vain = [Outcome::ConnectTimedOut, Outcome::TimedOut];
             self.timed_out += u64::from(in_vain.contains(&row.error));
         }

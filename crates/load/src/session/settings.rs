@@ -12,6 +12,7 @@ mod agents;
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Prepared, SessionError};
@@ -23,6 +24,7 @@ use crate::engine::{
     Address, Arrivals, Method, Mode, Plan, Protocol, ProxyVersion, Schedule, Segment, Sources,
     Stop, Target,
 };
+use crate::scenario::Scenario;
 use crate::tls::TlsOptions;
 use headway_latency::RunDescription;
 use headway_latency::run::description::{self, AgentInfo, Environment, LoadInfo, ScheduleStep};
@@ -52,6 +54,8 @@ pub enum WorkSource {
     Paths(PathBuf),
     /// A set of files with a manifest, by its popularity.
     FileSet(PathBuf),
+    /// The steps of a scenario file.
+    Scenario(PathBuf),
 }
 
 /// When to ask.
@@ -126,8 +130,10 @@ pub struct Settings {
     pub agent: Option<AgentInfo>,
     /// The name in tables and reports.
     pub label: Option<String>,
-    /// CPUs for the client's loop; empty is any.
+    /// CPUs for the client's loops; empty is any.
     pub cpus: Vec<usize>,
+    /// Loops of the client, each on a thread of its own; at least 1.
+    pub threads: u32,
     /// The command line, for `run.json`.
     pub command: Vec<String>,
 }
@@ -139,18 +145,41 @@ impl Settings {
     /// See [`SessionError`]; [`SessionError::is_use`] tells wrong words from a machine that cannot.
     pub fn prepare(&self) -> Result<Prepared, SessionError> {
         self.agree()?;
-        match self.agent {
-            None => self.prepare_whole(),
-            Some(agent) => agents::part(self, agent)?.prepare_whole(),
+        let scenario = work::scenario(self)?;
+        let mut part = match self.agent {
+            None => self.clone(),
+            Some(agent) => agents::part(self, agent)?,
+        };
+        if let Some(flows) = scenario.as_ref().and_then(|one| one.flows_max(self.agent)) {
+            part.limit_flows(flows)?;
         }
+        part.prepare_part(scenario)
     }
 
-    fn prepare_whole(&self) -> Result<Prepared, SessionError> {
+    /// Ends a run after the last row of a CSV file.
+    fn limit_flows(&mut self, flows: u64) -> Result<(), SessionError> {
+        let wrong = |text: &str| Err(SessionError::Use(text.to_owned()));
+        if flows == 0 {
+            return wrong("the CSV file of the scenario has fewer rows than there are agents");
+        }
+        if self.warmup.is_some_and(|warmup| !warmup.is_zero()) {
+            return wrong(
+                "csv-end = \"stop\" counts all rows, so there is no warm-up; leave out --warmup",
+            );
+        }
+        self.warmup = Some(Duration::ZERO);
+        self.requests = Some(self.requests.map_or(flows, |given| given.min(flows)));
+        Ok(())
+    }
+
+    fn prepare_part(&self, scenario: Option<Arc<Scenario>>) -> Result<Prepared, SessionError> {
         let limits = ClientLimits::raise();
         let targets = self.targets()?;
-        let work = work::collect(self)?;
-        let plan = self.plan(&limits, targets, work.work)?;
+        let work = work::collect(self, scenario.as_ref())?;
+        let mut plan = self.plan(&limits, targets, work.work)?;
+        plan.conversation = work.conversation;
         plan.check()?;
+        self.check_threads(&plan)?;
         self.check_limits(&plan, &limits)?;
         self.check_sources()?;
         let description = RunDescription {
@@ -160,7 +189,10 @@ impl Settings {
             environment: self.environment(),
             targets: self.urls.iter().map(ToString::to_string).collect(),
             fileset: work.fileset,
-            load: self.describe(&plan),
+            load: LoadInfo {
+                scenario: scenario.as_ref().map(|one| work::describe(one)),
+                ..self.describe(&plan)
+            },
             ..RunDescription::default()
         };
         Ok(Prepared {
@@ -168,6 +200,8 @@ impl Settings {
             description,
             limits,
             cpus: self.cpus.clone(),
+            threads: self.threads as usize,
+            scenario,
             fileset: matches!(self.work, WorkSource::FileSet(_)),
         })
     }
@@ -403,6 +437,28 @@ impl Settings {
         Ok(())
     }
 
+    /// Every thread needs something to do.
+    fn check_threads(&self, plan: &Plan) -> Result<(), SessionError> {
+        let threads = self.threads;
+        let (Mode::Closed { connections }
+        | Mode::Open {
+            connections_max: connections,
+            ..
+        }) = plan.mode;
+        let few = |number: u64, what: &str| {
+            let text = format!("--threads {threads}: there are only {number} {what}");
+            Err(SessionError::Use(text))
+        };
+        let cpus = self.cpus.len() as u64;
+        match plan.stop.requests {
+            _ if threads <= 1 => Ok(()),
+            _ if connections < threads => few(connections.into(), "connections"),
+            Some(requests) if requests < threads.into() => few(requests, "requests"),
+            _ if cpus > 0 && cpus < threads.into() => few(cpus, "CPUs in --cpu"),
+            _ => Ok(()),
+        }
+    }
+
     /// Every connection would fail to bind, one row each, and the run would look like one of an
     /// unreachable server.
     fn check_sources(&self) -> Result<(), SessionError> {
@@ -429,6 +485,7 @@ impl Settings {
                 Protocol::Http1 | Protocol::Http10 => None,
                 Protocol::Http2 { streams } => Some(streams.into()),
             },
+            threads: (self.threads > 1).then(|| self.threads.into()),
             requests_per_connection: plan.requests_per_connection.map(Into::into),
             timeout_ms: plan.timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
             think_ms: plan.think.as_secs_f64() * 1e3,

@@ -22,6 +22,9 @@ pub struct Style {
 
 const NAME_WIDTH: usize = 16;
 
+/// Longer names of steps are cut.
+const STEP_NAME_WIDTH_MAX: usize = 36;
+
 /// The summary of a run; ends with a line end.
 pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -> String {
     let mut out = verdict(description.client.as_ref(), style);
@@ -33,9 +36,10 @@ pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -
     figures(&mut out, description, analysis);
     out.push('\n');
     latency_table(&mut out, description, analysis);
+    step_table(&mut out, analysis);
     if let Some(client) = &description.client {
         out.push('\n');
-        line(&mut out, "client", &client_text(client));
+        line(&mut out, "client", &client_text(client, &description.load));
         if let Some(tls) = &client.tls {
             line(&mut out, "TLS", &tls_text(tls));
         }
@@ -90,6 +94,9 @@ fn load(load: &LoadInfo) -> String {
         ),
         Mode::Open => format!("open loop, {}", offered(load)),
     };
+    if let Some(scenario) = &load.scenario {
+        let _ = write!(text, ", scenario {}", printable(&scenario.path));
+    }
     match load.streams {
         Some(1) => text += ", HTTP/2",
         Some(streams) => {
@@ -130,7 +137,12 @@ fn offered(load: &LoadInfo) -> String {
         return format!("{how} arrivals, {}", pieces.join(", "));
     }
     let rate = load.rate_rps.unwrap_or(0.0);
-    format!("{how} arrivals, {} requests/s", number(rate))
+    let what = if load.scenario.is_some() {
+        "flows"
+    } else {
+        "requests"
+    };
+    format!("{how} arrivals, {} {what}/s", number(rate))
 }
 
 fn step(step: &ScheduleStep) -> String {
@@ -269,6 +281,42 @@ fn cells(of: &Distribution) -> [Option<f64>; 7] {
     ]
 }
 
+/// One line per step of the scenario.
+fn step_table(out: &mut String, analysis: &Analysis) {
+    let names = analysis
+        .by_step
+        .iter()
+        .map(|step| step.name.chars().count());
+    let Some(longest) = names.max() else { return };
+    let width = longest.clamp(NAME_WIDTH - 2, STEP_NAME_WIDTH_MAX);
+    let _ = write!(out, "\n  {:<width$}", "step");
+    for name in ["requests", "errors", "p50", "p90", "p99", "max"] {
+        let _ = write!(out, "{name:>10}");
+    }
+    out.push('\n');
+    for step in &analysis.by_step {
+        let name: String = printable(&step.name).chars().take(width).collect();
+        let _ = write!(out, "  {name:<width$}");
+        let _ = write!(
+            out,
+            "{:>10}{:>10}",
+            count(step.requests),
+            count(step.errors)
+        );
+        let known = step.response.as_ref();
+        let figures = [
+            known.map(|of| of.p50_us),
+            known.map(|of| of.p90_us),
+            known.map(|of| of.p99_us),
+            known.and_then(|of| of.max_us),
+        ];
+        for us in figures {
+            let _ = write!(out, "{:>10}", us.map_or("–".to_owned(), time_us));
+        }
+        out.push('\n');
+    }
+}
+
 fn tls_text(tls: &TlsInfo) -> String {
     format!(
         "{}, {} handshakes, {} resumed",
@@ -278,10 +326,18 @@ fn tls_text(tls: &TlsInfo) -> String {
     )
 }
 
-fn client_text(client: &ClientInfo) -> String {
+fn client_text(client: &ClientInfo, load: &LoadInfo) -> String {
     let mut parts = Vec::new();
+    if let Some(threads) = load.threads {
+        parts.push(format!("{} threads", count(threads)));
+    }
     if let Some(busy) = client.busy_share {
-        parts.push(format!("busy {}", percent(busy)));
+        let at_most = if load.threads.is_some() {
+            "at most "
+        } else {
+            ""
+        };
+        parts.push(format!("busy {at_most}{}", percent(busy)));
     }
     if let Some(waited) = client.run_queue_delay_s {
         parts.push(format!("waited {} for a CPU", time_us(waited * 1e6)));

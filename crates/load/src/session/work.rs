@@ -1,32 +1,76 @@
-//! What to ask for: the paths of the addresses, a list of paths, or a set of files.
+//! What to ask for: the paths of the addresses, a list of paths, a set of files, or a scenario.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::SessionError;
 use super::settings::{Settings, WorkSource};
-use crate::engine::Work;
-use headway_latency::run::description::FileSetInfo;
+use crate::engine::{Conversation, Work};
+use crate::scenario::{self, Scenario};
+use headway_latency::run::description::{FileSetInfo, ScenarioInfo};
 
 /// The engine's work, and what `run.json` says of it.
 pub(super) struct CollectedWork {
     pub work: Work,
     pub fileset: Option<FileSetInfo>,
+    pub conversation: Option<Box<dyn Conversation>>,
+}
+
+impl CollectedWork {
+    fn of(work: Work) -> CollectedWork {
+        CollectedWork {
+            work,
+            fileset: None,
+            conversation: None,
+        }
+    }
+}
+
+/// The scenario, if the settings name one.
+pub(super) fn scenario(settings: &Settings) -> Result<Option<Arc<Scenario>>, SessionError> {
+    match &settings.work {
+        WorkSource::Scenario(path) => Ok(Some(Arc::new(Scenario::read(path)?))),
+        _ => Ok(None),
+    }
+}
+
+/// What `run.json` says of it.
+pub(super) fn describe(scenario: &Scenario) -> ScenarioInfo {
+    ScenarioInfo {
+        path: scenario.path().display().to_string(),
+        checksum: scenario.checksum().to_owned(),
+        steps: scenario.step_names(),
+    }
 }
 
 /// Reads what has to be read.
-pub(super) fn collect(settings: &Settings) -> Result<CollectedWork, SessionError> {
+pub(super) fn collect(
+    settings: &Settings,
+    scenario: Option<&Arc<Scenario>>,
+) -> Result<CollectedWork, SessionError> {
+    if let Some(scenario) = scenario {
+        let (protocol, seed) = (settings.protocol, settings.seed);
+        let clients = Arc::clone(scenario);
+        let prefix = prefix(settings)?;
+        let clients = scenario::conversation(clients, &prefix, protocol, seed, settings.agent);
+        return Ok(CollectedWork {
+            conversation: Some(clients),
+            ..CollectedWork::of(scenario.work())
+        });
+    }
     match &settings.work {
-        WorkSource::Addresses => Ok(CollectedWork {
-            work: Work::paths(address_paths(settings)?),
-            fileset: None,
-        }),
-        WorkSource::Paths(file) => Ok(CollectedWork {
-            work: Work::paths(read_paths(file, &prefix(settings)?)?),
-            fileset: None,
-        }),
+        WorkSource::Addresses => Ok(CollectedWork::of(Work::paths(address_paths(settings)?))),
+        WorkSource::Paths(file) => {
+            let paths = read_paths(file, &prefix(settings)?)?;
+            Ok(CollectedWork::of(Work::paths(paths)))
+        }
         WorkSource::FileSet(directory) => {
             let prefix = prefix(settings)?;
             super::fileset::collect(directory, &prefix, settings.verify, settings.directories)
+        }
+        WorkSource::Scenario(path) => {
+            let text = format!("{}: the scenario was not read", path.display());
+            Err(SessionError::Content(text))
         }
     }
 }
@@ -49,17 +93,17 @@ fn address_paths(settings: &Settings) -> Result<Vec<String>, SessionError> {
     }
 }
 
-/// With --paths or --fileset, the path of the URL is a prefix.
+/// With --paths, --fileset or --scenario, the path of the URL is a prefix.
 fn prefix(settings: &Settings) -> Result<String, SessionError> {
     let first = &settings.urls[0];
     if let Some(other) = settings.urls.iter().find(|url| url.path != first.path) {
         return Err(SessionError::Use(format!(
-            "{other}: with --fileset or --paths, all URLs need the same path, best none"
+            "{other}: with --fileset, --paths or --scenario, all URLs need the same path, best none"
         )));
     }
     if first.path.contains('?') {
         return Err(SessionError::Use(format!(
-            "{first}: with --fileset or --paths, the URL cannot have a query"
+            "{first}: with --fileset, --paths or --scenario, the URL cannot have a query"
         )));
     }
     Ok(first.path.trim_end_matches('/').to_owned())

@@ -125,7 +125,7 @@ fn outcome_of(
     };
     let mut client = clients.client(2);
     for number in 1..100_000 {
-        client.choose();
+        client.choose(0);
         let wanted = client.facts().class == kind.class(class);
         let mut request = Vec::new();
         client.form(b"Host: test\r\n\r\n", &mut request);

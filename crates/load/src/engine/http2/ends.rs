@@ -36,7 +36,7 @@ impl Engine<'_> {
             }
             match end {
                 StreamEnd::Whole { excess } => {
-                    let outcome = self.outcome_of_document(index, excess);
+                    let outcome = self.outcome_of_whole(index, excess);
                     self.finish(index, outcome, true);
                 }
                 StreamEnd::Failed(outcome) => self.finish(index, outcome, true),
@@ -166,7 +166,7 @@ impl Engine<'_> {
             let slot = self.slot(index);
             let is_kept = slot.stream.take().is_some_and(|place| place.is_kept);
             let begun = slot.response.begun();
-            match may_repeat && is_kept && !begun && self.plan.method.is_idempotent() {
+            match may_repeat && is_kept && !begun && self.repeats(index) {
                 true => self.send_again(index, outcome),
                 false => self.finish(index, outcome, false),
             }

@@ -4,6 +4,7 @@
 
 use headway_http2::hpack::Decoder;
 
+use super::super::conversation::BodyReader;
 use super::super::response::Malformed;
 
 /// Indices in the static table, RFC 7541 appendix A.
@@ -19,39 +20,39 @@ const SCHEME_HTTPS: u8 = 7;
 const SERVER_BYTES_MAX: usize = 256;
 
 /// Appends `:method`, `:scheme` and `:authority`.
-pub(super) fn put_target(block: &mut Vec<u8>, method: &str, is_tls: bool, authority: &str) {
+pub(super) fn put_target(block: &mut Vec<u8>, method: &str, is_tls: bool, authority: &[u8]) {
     match method {
         "GET" => block.push(0x80 | METHOD_GET),
         "POST" => block.push(0x80 | METHOD_POST),
-        other => put_indexed_name(block, METHOD, other),
+        other => put_indexed_name(block, METHOD, other.as_bytes()),
     }
     block.push(0x80 | if is_tls { SCHEME_HTTPS } else { SCHEME_HTTP });
     put_indexed_name(block, AUTHORITY, authority);
 }
 
 /// Appends `:path`.
-pub(super) fn put_path(block: &mut Vec<u8>, path: &str) {
+pub(super) fn put_path(block: &mut Vec<u8>, path: &[u8]) {
     match path {
-        "/" => block.push(0x80 | PATH),
+        b"/" => block.push(0x80 | PATH),
         other => put_indexed_name(block, PATH, other),
     }
 }
 
 /// Appends a header whose name is in lower case.
-pub(super) fn put_header(block: &mut Vec<u8>, name: &str, value: &str) {
+pub(super) fn put_header(block: &mut Vec<u8>, name: &str, value: impl AsRef<[u8]>) {
     block.push(0);
-    put_text(block, name);
-    put_text(block, value);
+    put_text(block, name.as_bytes());
+    put_text(block, value.as_ref());
 }
 
 /// Appends a literal without indexing, RFC 7541 section 6.2.2. The names here have indices below 15.
-fn put_indexed_name(block: &mut Vec<u8>, name: u8, value: &str) {
+fn put_indexed_name(block: &mut Vec<u8>, name: u8, value: &[u8]) {
     block.push(name);
     put_text(block, value);
 }
 
 /// Appends a string without Huffman code.
-fn put_text(block: &mut Vec<u8>, text: &str) {
+fn put_text(block: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text.len();
     if rest < 127 {
         block.push(rest as u8);
@@ -64,7 +65,7 @@ fn put_text(block: &mut Vec<u8>, text: &str) {
         }
         block.push(rest as u8);
     }
-    block.extend_from_slice(text.as_bytes());
+    block.extend_from_slice(text);
 }
 
 /// The headers of a response that the client needs.
@@ -76,14 +77,20 @@ pub(super) struct Header {
     pub is_malformed: bool,
 }
 
-/// Reads a header block. `server` is set to the first `server` header.
+/// Reads a header block. `server` is set to the first `server` header, and `client` gets all but the pseudo-headers.
 pub(super) fn read(
     decoder: &mut Decoder,
     block: &[u8],
     server: &mut Option<String>,
+    mut client: BodyReader<'_>,
 ) -> Result<Header, Malformed> {
     let mut header = Header::default();
     let decoded = decoder.decode(block, |name, value| {
+        if let (Some(client), Ok(name)) = (&mut client, std::str::from_utf8(name))
+            && !name.starts_with(':')
+        {
+            client.field(name, value);
+        }
         match name {
             b":status" => header.set_status(value),
             b"content-length" => header.set_length(value),

@@ -13,7 +13,6 @@ use headway_latency::Outcome;
 use super::super::response::HEADER_BYTES_MAX;
 use super::super::slot::ConnectionSlot;
 use super::frames;
-use super::requests::RequestFrames;
 
 mod receive;
 
@@ -155,10 +154,11 @@ impl Session {
     }
 
     /// Starts a stream for the next waiting request. Returns its slot and its id.
+    ///
+    /// `put` writes the header of a slot's request with this id, and says whether a body follows.
     pub(super) fn start(
         &mut self,
-        requests: &RequestFrames,
-        document: impl FnOnce(u32) -> u32,
+        put: impl FnOnce(u32, u32, &mut Vec<u8>) -> bool,
     ) -> Option<(u32, u32)> {
         if self.is_draining || self.streams.len() as u64 >= u64::from(self.streams_max) {
             return None;
@@ -167,8 +167,7 @@ impl Session {
         let id = self.next_id;
         self.next_id += 2;
         self.started += 1;
-        let has_body = !requests.body.is_empty();
-        requests.put(&mut self.output, document(slot), id, !has_body);
+        let has_body = put(slot, id, &mut self.output);
         if has_body {
             self.sending.push_back(id);
         }
@@ -187,7 +186,7 @@ impl Session {
     }
 
     /// Writes bodies into frames, as far as the windows allow. Each stream writes one frame in turn.
-    pub(super) fn put_bodies(&mut self, body: &[u8]) {
+    pub(super) fn put_bodies<'b>(&mut self, body_of: impl Fn(u32) -> &'b [u8]) {
         let mut blocked = 0;
         while blocked < self.sending.len() && self.output().len() < BODY_BYTES_QUEUED {
             let Some(id) = self.sending.pop_front() else {
@@ -198,6 +197,7 @@ impl Session {
                 continue;
             };
             let room = window.min(stream.window).max(0) as usize;
+            let body = body_of(stream.slot);
             let left = &body[stream.body_bytes..];
             let piece = &left[..left.len().min(room).min(frames::PAYLOAD_BYTES_MAX)];
             if piece.is_empty() {

@@ -30,6 +30,7 @@ pub(super) fn settings(demand: Demand) -> Settings {
         agent: None,
         label: None,
         cpus: Vec::new(),
+        threads: 1,
         command: Vec::new(),
     }
 }

@@ -10,7 +10,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 fn of(hex: &str) -> Result<Header, Malformed> {
-    let header = read(&mut Decoder::default(), &bytes(hex), &mut None)?;
+    let header = read(&mut Decoder::default(), &bytes(hex), &mut None, None)?;
     match header.is_malformed || header.status == 0 {
         true => Err(Malformed),
         false => Ok(header),
@@ -49,7 +49,8 @@ fn status_length_and_server_are_read_from_all_representations() {
         read(
             &mut Decoder::default(),
             &bytes("88 76 03 612f31 76 03 622f32"),
-            &mut server
+            &mut server,
+            None
         )
         .is_ok()
     );
@@ -81,7 +82,7 @@ fn invalid_block_is_malformed() {
 #[test]
 fn dynamic_table_lasts_from_one_block_to_the_next() {
     let mut decoder = Decoder::default();
-    let mut of = |hex| read(&mut decoder, &bytes(hex), &mut None);
+    let mut of = |hex| read(&mut decoder, &bytes(hex), &mut None, None);
     assert_eq!(of("48 03 343139").map(|header| header.status), Ok(419));
     assert_eq!(of("be").map(|header| header.status), Ok(419));
     assert!(of("bf").is_err());
@@ -90,16 +91,16 @@ fn dynamic_table_lasts_from_one_block_to_the_next() {
 #[test]
 fn request_is_written_as_literals() {
     let mut block = Vec::new();
-    put_target(&mut block, "GET", true, "www.example.com");
-    put_path(&mut block, "/sample/path");
+    put_target(&mut block, "GET", true, b"www.example.com");
+    put_path(&mut block, b"/sample/path");
     assert_eq!(
         block,
         bytes("82 87 01 0f 7777772e6578616d706c652e636f6d 04 0c 2f73616d706c652f70617468")
     );
     block.clear();
-    put_target(&mut block, "PUT", false, "a");
-    put_path(&mut block, "/");
-    put_header(&mut block, "x", &"y".repeat(300));
+    put_target(&mut block, "PUT", false, b"a");
+    put_path(&mut block, b"/");
+    put_header(&mut block, "x", "y".repeat(300));
     let head = bytes("02 03 505554 86 01 01 61 84 00 01 78 7f ad01");
     assert_eq!(block[..head.len()], head);
     assert_eq!(block.len(), head.len() + 300);

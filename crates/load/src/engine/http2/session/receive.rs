@@ -247,10 +247,15 @@ impl Session {
         is_last: bool,
         to: &mut Receiver<'_>,
     ) -> Result<(), Broken> {
-        let read = hpack::read(&mut self.decoder, block, to.server);
+        let place = self.place(id);
+        let client = place.and_then(|at| {
+            let slot = &mut to.slots[self.streams[at].slot as usize];
+            slot.client.as_deref_mut()
+        });
+        let read = hpack::read(&mut self.decoder, block, to.server, client);
         let header = read.map_err(|Malformed| BAD_HEADER)?;
         // The client has cancelled the stream.
-        let Some(at) = self.place(id) else {
+        let Some(at) = place else {
             return Ok(());
         };
         let slot = &mut to.slots[self.streams[at].slot as usize];
@@ -347,8 +352,11 @@ impl Session {
         let Some(at) = self.place(data.stream) else {
             return Ok(());
         };
-        let response = &mut to.slots[self.streams[at].slot as usize].response;
-        match response.feed_data(content) {
+        let slot = &mut to.slots[self.streams[at].slot as usize];
+        if let Some(client) = &mut slot.client {
+            client.body(content);
+        }
+        match slot.response.feed_data(content) {
             Ok(fits) => self.streams[at].excess |= !fits,
             Err(Malformed) => {
                 self.end_by_client(data.stream, StreamEnd::Failed(Outcome::Malformed), to);

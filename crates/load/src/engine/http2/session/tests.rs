@@ -2,6 +2,7 @@ use headway_test_support::http2 as made;
 use proptest::prelude::*;
 
 use super::super::super::plan::{Address, Plan, Target, Work};
+use super::super::requests::RequestFrames;
 use super::*;
 
 /// A session with its requests and the list of streams that have ended.
@@ -17,7 +18,7 @@ impl Conversation {
         let frames = RequestFrames::new(&Plan::closed(target, Work::paths(["/"]), 1));
         let mut session = Session::new(None);
         session.waiting.extend(0..requests);
-        while session.start(&frames, |_| 0).is_some() {}
+        while session.start(|_, id, out| frames.put(out, 0, id)).is_some() {}
         session.sent(session.output().len());
         Conversation {
             session,

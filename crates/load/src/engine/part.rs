@@ -1,0 +1,73 @@
+//! The part of one loop in a run that several threads share.
+//!
+//! All loops know the whole plan, and each takes every `count`-th request of it. So the requests and
+//! the moments at which they are due are the same with any number of threads.
+
+/// Which requests, clients and connections of a run one loop has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    index: u32,
+    count: u32,
+}
+
+impl Part {
+    /// All of them.
+    pub const WHOLE: Part = Part { index: 0, count: 1 };
+
+    /// The parts of `count` loops.
+    ///
+    /// ```
+    /// use headway_load::engine::Part;
+    ///
+    /// assert_eq!(Part::all(2).count(), 2);
+    /// assert_eq!(Part::all(1).next(), Some(Part::WHOLE));
+    /// ```
+    pub fn all(count: u32) -> impl Iterator<Item = Part> {
+        (0..count).map(move |index| Part { index, count })
+    }
+
+    /// Its share of a number. The shares of all parts add up to the number.
+    pub(super) fn share(self, number: u32) -> u32 {
+        number / self.count + u32::from(self.index < number % self.count)
+    }
+
+    /// As [`Part::share`].
+    pub(super) fn share_u64(self, number: u64) -> u64 {
+        let (index, count) = (u64::from(self.index), u64::from(self.count));
+        number / count + u64::from(index < number % count)
+    }
+
+    /// The number in the whole run of what has this number in the part.
+    pub(super) fn number(self, own: u64) -> u32 {
+        (own * u64::from(self.count) + u64::from(self.index)) as u32
+    }
+
+    /// How many requests of other parts come before the first of this one.
+    pub(super) fn before_first(self) -> u32 {
+        self.index
+    }
+
+    /// How many requests of other parts come between two of this one.
+    pub(super) fn between(self) -> u32 {
+        self.count - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up_to_the_whole_and_share_no_number() {
+        let parts: Vec<Part> = Part::all(3).collect();
+        let shares: Vec<u32> = parts.iter().map(|part| part.share(11)).collect();
+        assert_eq!(shares, [4, 4, 3]);
+        assert_eq!(parts.iter().map(|part| part.share_u64(11)).sum::<u64>(), 11);
+        let numbers = parts
+            .iter()
+            .flat_map(|part| (0..part.share(11)).map(|own| part.number(own.into())));
+        let mut numbers: Vec<u32> = numbers.collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..11).collect::<Vec<u32>>());
+    }
+}
