@@ -20,6 +20,7 @@ mod closing;
 mod context;
 mod cors;
 mod deliver;
+mod error_responses;
 mod files;
 pub(crate) mod gateway;
 mod handler;

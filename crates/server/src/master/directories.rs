@@ -14,7 +14,7 @@ use headway_control::ToHelper;
 use headway_os::open::{NameLookup, find_directory, status};
 use headway_sandbox::{Demand, Kind, Place, Rules, Support, ruleset};
 
-use super::{MasterError, log_line, system};
+use super::{MasterError, log_warn, system};
 use crate::confinement::{self, Directories};
 
 /// Those of one configuration.
@@ -81,7 +81,7 @@ impl OpenDirectories {
             match demand {
                 Demand::Required => return Err(MasterError::Sandbox(why)),
                 Demand::Possible if self.has_warned.replace(true) => {}
-                Demand::Possible => log_line(why),
+                Demand::Possible => log_warn(why),
             }
         }
         let to_read = directories.read.as_ref().map_or(0, Vec::len);

@@ -385,7 +385,10 @@ impl World {
                 }
             }
             FromWorker::Notice { text, .. } => self.note(&format!("notice: {text}")),
-            FromWorker::Ready | FromWorker::Pong | FromWorker::AcceptPending => {}
+            FromWorker::Ready
+            | FromWorker::Directories { .. }
+            | FromWorker::Pong
+            | FromWorker::AcceptPending => {}
         }
         Ok(())
     }
