@@ -47,15 +47,21 @@ pub(crate) enum Condition {
 
 impl Condition {
     pub(crate) fn compile(self) -> Result<SeccompCondition, BackendError> {
-        let (argument, operation, value) = match self {
+        match self {
             Condition::Bits {
                 argument,
                 mask,
                 value,
-            } => (argument, SeccompCmpOp::MaskedEq(mask), value),
-            Condition::Not { argument, value } => (argument, SeccompCmpOp::Ne, value),
-        };
-        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operation, value)
+            } => {
+                let masked = SeccompCmpOp::MaskedEq(mask);
+                SeccompCondition::new(argument, SeccompCmpArgLen::Dword, masked, value)
+            }
+            // All bits, since it may be an address.
+            Condition::Not { argument, value } => {
+                let other = SeccompCmpOp::Ne;
+                SeccompCondition::new(argument, SeccompCmpArgLen::Qword, other, value)
+            }
+        }
     }
 }
 
@@ -379,13 +385,12 @@ pub(crate) fn hidden(kind: Kind) -> Vec<Allowed> {
 /// What programs may not call.
 pub(crate) fn refused_to_programs() -> Vec<Allowed> {
     let mut table = any(&[REFUSED_TO_PROGRAMS]);
-    // The limits of others: with limit 0 for descriptors a worker of the same user could not accept.
+    // To change limits of others: with limit 0 for descriptors a worker of the same user could not accept. The
+    // spawner reads them, to find its programs.
+    let not_null = |argument| Condition::Not { argument, value: 0 };
     table.push(Allowed {
         number: libc::SYS_prlimit64,
-        conditions: vec![Condition::Not {
-            argument: 0,
-            value: 0,
-        }],
+        conditions: vec![not_null(0), not_null(2)],
     });
     for flag in NAMESPACES {
         let flag = u64::from(flag.cast_unsigned());
