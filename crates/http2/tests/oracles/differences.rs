@@ -195,6 +195,9 @@ fn nghttp2(difference: &Difference) -> Option<&'static str> {
         (None, None) if code == Some(1) && other.requests.iter().any(|one| !is_utf8(&one.1)) => {
             Some("a path is UTF-8")
         }
+        (Some(1), None) if kind == frame::SETTINGS => {
+            Some("nghttp2 reads only the last one of settings with the same name")
+        }
         (Some(3), None) if kind == frame::SETTINGS => {
             Some("a setting that makes a window too large ends the connection (RFC 9113, 6.9.2)")
         }
