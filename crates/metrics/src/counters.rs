@@ -266,8 +266,8 @@ counters! {
         "Loop" {
             Peak loop_stage_longest [stage] "The longest time that a stage has taken in one turn of the event loop." {
                 loop_longest_accept_us ("accept") "New connections.";
-                loop_longest_client_us ("client") "Clients with input, or with room for output, without what has a stage of its own.";
-                loop_longest_crypto_us ("crypto") "Encryption and decryption of 4 KiB or more at a time, and handshakes in the worker.";
+                loop_longest_client_us ("client") "Clients with input, or with room for output, but for crypto and send.";
+                loop_longest_crypto_us ("crypto") "Encryption of 4 KiB or more at a time, and handshakes in the worker.";
                 loop_longest_send_us ("send") "Sending 16 KiB or more at a time, without encryption.";
                 loop_longest_handshake_us ("handshake") "Connections whose TLS handshake the handshake process has done.";
                 loop_longest_helper_us ("helper") "Results of helpers.";

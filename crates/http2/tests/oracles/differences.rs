@@ -18,12 +18,15 @@ pub fn compare(
     assert_eq!((ours.len(), theirs.len()), (steps.len(), steps.len()));
     let (mut own, mut other) = (Outcome::default(), Outcome::default());
     let (mut first, mut reset, mut is_too_long) = (None, BTreeSet::new(), false);
+    let mut is_begun = false;
     for (at, step) in steps.iter().enumerate() {
         own.extend(&ours[at]);
         other.extend(&theirs[at]);
         first = first.or(first_frame(step));
         is_too_long |= matches!(step, Step::Feed(bytes) if bytes.len() >= frame::PAYLOAD_BYTES_MAX);
-        let is_begun = matches!(step, Step::Feed(bytes) if is_begun_block(bytes));
+        if let Step::Feed(bytes) = step {
+            is_begun = is_begun_block(bytes);
+        }
         if is_begun {
             continue;
         }
@@ -186,11 +189,17 @@ fn nghttp2(difference: &Difference) -> Option<&'static str> {
         (None, Some(1)) if kind == frame::SETTINGS => {
             Some("a late NO_RFC7540_PRIORITIES is no error (RFC 9218, 2.1)")
         }
-        (Some(1), None) if kind == frame::DATA && header.has(frame::PADDED) => {
-            Some("nghttp2 allows one byte of padding too much (RFC 9113, 6.1)")
+        (Some(1 | 6), None) if kind == frame::DATA && header.has(frame::PADDED) => {
+            Some("nghttp2 allows one byte of padding too much, and more on a closed stream (RFC 9113, 6.1)")
         }
         (None, None) if code == Some(1) && other.requests.iter().any(|one| !is_utf8(&one.1)) => {
             Some("a path is UTF-8")
+        }
+        (Some(1), None) if kind == frame::SETTINGS => {
+            Some("nghttp2 reads only the last one of settings with the same name")
+        }
+        (Some(3), None) if kind == frame::SETTINGS => {
+            Some("a setting that makes a window too large ends the connection (RFC 9113, 6.9.2)")
         }
         (None, Some(1)) if kind == frame::GOAWAY => {
             Some("nghttp2 checks the last stream of a GOAWAY, which means nothing to a server")

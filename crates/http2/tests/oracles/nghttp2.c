@@ -18,11 +18,14 @@ struct text {
     size_t used, room;
 };
 
-/* The headers of a block so far. */
 struct oracle {
+    /* What was said, and the headers of a block so far. */
     struct text out, headers;
     /* Bytes of data to give back to the client's windows. */
-    struct { int32_t stream; size_t bytes; } consumed[4096];
+    struct {
+        int32_t stream;
+        size_t bytes;
+    } consumed[4096];
     size_t consumed_count;
     int has_failed;
 };
@@ -140,7 +143,8 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *u
     case NGHTTP2_SETTINGS:
         if (frame->hd.flags & NGHTTP2_FLAG_ACK) add(&oracle->out, "ack\n");
         break;
-    default: break;
+    default:
+        break;
     }
     return 0;
 }
@@ -148,7 +152,8 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *u
 static void flush(nghttp2_session *session) {
     const uint8_t *bytes;
     ssize_t count;
-    while ((count = nghttp2_session_mem_send(session, &bytes)) > 0) {}
+    while ((count = nghttp2_session_mem_send(session, &bytes)) > 0) {
+    }
     if (count < 0) die(nghttp2_strerror((int)count));
 }
 
@@ -193,7 +198,8 @@ static uint32_t number(const uint8_t *bytes) {
     return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
 }
 
-static void step(struct oracle *oracle, nghttp2_session *session, int kind, const uint8_t *bytes, size_t count) {
+static void step(struct oracle *oracle, nghttp2_session *session, int kind, const uint8_t *bytes,
+                 size_t count) {
     if (!oracle->has_failed) {
         if (kind == ANSWER && count == 4) answer(session, (int32_t)number(bytes));
         ssize_t done = kind == FEED ? nghttp2_session_mem_recv(session, bytes, count) : 0;
