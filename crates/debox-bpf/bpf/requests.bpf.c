@@ -471,29 +471,26 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     activity->off_ns = event->start_ns;
 }
 
-/* A thread that was off the CPU since before the observation. */
-INLINE void begin_activity(struct task_struct *task) {
-    if (!is_target(task->tgid)) return;
+/* A thread that is off the CPU since before the observation; null if it is none of the server's. */
+INLINE struct activity *begin_activity(struct task_struct *task) {
+    if (!is_target(task->tgid)) return 0;
     struct activity *activity = activity_of(task->pid);
-    if (!activity) return;
+    if (!activity) return 0;
     struct off_cpu_event *event = &activity->event;
     event->kind = EVENT_OFF_CPU;
     event->task = (u64)task->tgid << 32 | (u32)task->pid;
     event->number = CALL_NONE;
     event->stack = STACK_UNKNOWN;
-    event->end_ns = now_ns();
-    event->woken_ns = event->end_ns;
-    if (ringbuf_output(&events, event, sizeof(*event) - NAME_BYTES, NO_WAKEUP)) count_lost(LOST_RECORDS);
+    activity->off_ns = now_ns();
+    activity->asleep = 1;
+    return activity;
 }
 
 INLINE void switch_in(struct task_struct *task) {
     u32 tid = task->pid;
     struct activity *activity = map_lookup(&activities, &tid);
-    if (!activity) {
-        begin_activity(task);
-        return;
-    }
-    if (!activity->off_ns) return;
+    if (!activity) activity = begin_activity(task);
+    if (!activity || !activity->off_ns) return;
     struct off_cpu_event *event = &activity->event;
     event->end_ns = now_ns();
     activity->off_ns = 0;
@@ -514,6 +511,7 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tid = task->pid;
     struct activity *activity = map_lookup(&activities, &tid);
+    if (!activity) activity = begin_activity(task);
     if (activity && activity->off_ns && activity->asleep && !activity->event.woken_ns)
         activity->event.woken_ns = now_ns();
     return 0;

@@ -135,7 +135,7 @@ fn thread_in_words(cause: &CauseShare) -> String {
     };
     match cause.doing {
         "client" => ", and the client or the network was slow".to_owned(),
-        "unseen" => String::new(),
+        "unseen" => "; what its thread did is not known".to_owned(),
         "running" if waited => format!(" while {thread} ran for other requests"),
         "running" if cause.for_others => format!(" while {thread} ran for other requests"),
         "running" => format!(" while {thread} ran"),
