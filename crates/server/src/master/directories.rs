@@ -20,15 +20,20 @@ use crate::confinement::{self, Directories};
 /// Those of one configuration.
 pub(super) struct OpenDirectories {
     all: RefCell<Vec<Directory>>,
-    /// The next helper looks up the paths itself.
+    /// The next helper looks up the paths itself, if the kernel does not know all of them.
     helper_looks: Cell<bool>,
     has_warned: Cell<bool>,
 }
 
 struct Directory {
     path: PathBuf,
-    open: Option<(OwnedFd, (u64, u64))>,
+    open: Option<Opened>,
+    /// What the path led to before: workers notice a switch up to a second later, and may still use it.
+    before: Option<Opened>,
 }
+
+/// A descriptor, with its device and inode.
+type Opened = (OwnedFd, (u64, u64));
 
 impl OpenDirectories {
     /// None of them is open yet.
@@ -37,6 +42,7 @@ impl OpenDirectories {
         let all = directories.all().map(|path| Directory {
             path: path.to_owned(),
             open: None,
+            before: None,
         });
         OpenDirectories {
             all: RefCell::new(all.collect()),
@@ -53,7 +59,7 @@ impl OpenDirectories {
             let directory = usize::try_from(*number).ok();
             let directory = directory.and_then(|number| all.get_mut(number));
             if let (Some(directory), Ok(status)) = (directory, status(&opened)) {
-                directory.open = Some((opened, confinement::identity(&status)));
+                directory.replace((opened, confinement::identity(&status)));
             }
         }
     }
@@ -70,11 +76,12 @@ impl OpenDirectories {
         demand: Demand,
     ) -> Result<(ToHelper, Option<OwnedFd>), MasterError> {
         let directories = Directories::of(config);
-        if self.helper_looks.take() || Support::probe().landlock == 0 {
+        let mut all = self.all.borrow_mut();
+        let unknown = all.iter_mut().filter_map(|one| (!one.look()).then_some(()));
+        let is_sure = unknown.count() == 0;
+        if (self.helper_looks.take() && !is_sure) || Support::probe().landlock == 0 {
             return Ok((directories.order(Vec::new()), None));
         }
-        let mut all = self.all.borrow_mut();
-        all.iter_mut().for_each(Directory::look);
         if let Some(missing) = all.iter().find(|directory| directory.open.is_none()) {
             let path = missing.path.display();
             let why = format!("sandbox: {path} is not open, so helpers cannot open its files");
@@ -86,7 +93,7 @@ impl OpenDirectories {
         }
         let to_read = directories.read.as_ref().map_or(0, Vec::len);
         let (read, write) = all.split_at(to_read.min(all.len()));
-        let known = read.iter().filter_map(|one| Some(one.open.as_ref()?.1));
+        let known = read.iter().flat_map(Directory::all).map(|one| one.1);
         let known = known.collect();
         let rules = Rules {
             read: match directories.read {
@@ -102,16 +109,33 @@ impl OpenDirectories {
 }
 
 impl Directory {
-    /// Keeps the directory to which the path leads now, if the kernel knows without asking.
-    fn look(&mut self) {
-        if let Ok(Some((opened, status))) = find_directory(&self.path, NameLookup::CachedOnly) {
-            self.open = Some((opened, confinement::identity(&status)));
+    /// Keeps the directory to which the path leads now, if the kernel knows without asking. Returns whether it does.
+    fn look(&mut self) -> bool {
+        let found = find_directory(&self.path, NameLookup::CachedOnly);
+        let Ok(Some((opened, status))) = found else {
+            return false;
+        };
+        self.replace((opened, confinement::identity(&status)));
+        true
+    }
+
+    fn replace(&mut self, opened: Opened) {
+        let before = self.open.replace(opened);
+        if let (Some(before), Some(open)) = (before, &self.open)
+            && before.1 != open.1
+        {
+            self.before = Some(before);
         }
+    }
+
+    /// The directories to which the path leads and has led.
+    fn all(&self) -> impl Iterator<Item = &Opened> {
+        self.open.iter().chain(&self.before)
     }
 }
 
 fn places(directories: &[Directory]) -> Result<Vec<Place>, MasterError> {
-    let open = directories.iter().filter_map(|one| one.open.as_ref());
+    let open = directories.iter().flat_map(Directory::all);
     let copies = open.map(|(directory, _)| directory.try_clone().map(Place::Open));
     let copies: Result<_, _> = copies.collect();
     copies.map_err(system("duplicate the descriptor of a root"))

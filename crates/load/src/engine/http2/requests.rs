@@ -155,12 +155,8 @@ fn after(plan: &Plan) -> Vec<u8> {
     let mut block = Vec::new();
     if given(plan, "user-agent").is_none() {
         let version = env!("CARGO_PKG_VERSION");
-<<<<<<< HEAD
-        hpack::put_header(&mut block, "user-agent", format!("headway-load/{version}"));
-=======
         let agent = format!("headway-load/{version}");
         hpack::put_header(&mut block, "user-agent", agent);
->>>>>>> load2
     }
     if !plan.body.is_empty() && given(plan, "content-type").is_none() {
         let form = "application/x-www-form-urlencoded";
