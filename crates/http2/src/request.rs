@@ -130,6 +130,8 @@ impl HeaderList {
             _ if self.are_trailers => push(&mut self.lines, name, value),
             b"te" => self.takes_trailers = true,
             b"expect" => {}
+            // RFC 9113, 8.3.1.
+            b"host" if value.is_empty() => return None,
             b"host" => keep(&mut self.text, &mut self.host, value)?,
             b"content-length" => {
                 let length = headway_http::decimal(value)?;

@@ -84,6 +84,7 @@ fn requests_without_an_http_1_form_are_reset() {
         &[(":authority", "test\r\nx: y")],
         &[(":authority", "test/x")],
         &[(":authority", "")],
+        &[(":authority", "(none)"), ("host", "")],
         &[(":path", "/ HTTP/2.0\r\nx: y")],
         &[(":path", "/a b")],
         &[(":path", "/a\tb")],
