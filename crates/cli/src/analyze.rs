@@ -44,7 +44,7 @@ when the server has read a request. Answers from 500 on, and 499 of nginx, are e
 
 Exit codes: 0 success, 1 the run cannot be read, 2 usage error.";
 
-/// Print the latency, rate and errors of a run directory or an access log, or compare two
+/// Print latency, rate and errors of a run or an access log, or compare two
 #[derive(Debug, Args)]
 #[command(after_help = MORE, after_long_help = EXAMPLES)]
 pub struct Arguments {

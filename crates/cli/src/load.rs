@@ -202,7 +202,12 @@ pub(super) struct ConnectionOptions {
     #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     connections: Option<Count>,
     /// Requests per connection [default: no limit]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
     requests_per_connection: Option<PerConnection>,
     /// A longer request is an error [default: 30s; open loop: 3s]
     ///

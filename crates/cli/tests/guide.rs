@@ -96,6 +96,7 @@ pages! {
     howto_reload_works_when_pasted: "docs/src/howto/reload.md",
     howto_restrict_access_works_when_pasted: "docs/src/howto/restrict-access.md",
     howto_reverse_proxy_works_when_pasted: "docs/src/howto/reverse-proxy.md",
+    howto_sandbox_works_when_pasted: "docs/src/howto/sandbox.md",
     howto_single_page_app_works_when_pasted: "docs/src/howto/single-page-app.md",
     howto_status_page_works_when_pasted: "docs/src/howto/status-page.md",
     howto_systemd_works_when_pasted: "docs/src/howto/systemd.md",

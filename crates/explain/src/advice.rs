@@ -9,6 +9,8 @@ use crate::report::{CauseShare, Report};
 
 /// A kind of causes needs this share, at the p99 or of all, before anything is said.
 const SHARE_MIN: f64 = 0.1;
+/// If 99 % of the requests are answered sooner, nothing is worth a change.
+const FAST_US: f64 = 1000.0;
 
 /// What to change, and why that would help.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -127,6 +129,11 @@ impl Kind {
     }
 }
 
+/// Whether the requests were answered so soon that nothing is worth a change.
+pub(crate) fn is_fast(report: &Report) -> bool {
+    report.latency.p99_us < FAST_US
+}
+
 /// What to change, the most important first.
 pub fn advice(report: &Report) -> Vec<Advice> {
     let kind = Kind::of(&report.server);
@@ -142,6 +149,7 @@ pub fn advice(report: &Report) -> Vec<Advice> {
     }
     let mut all: Vec<Advice> = problems
         .into_iter()
+        .filter(|_| !is_fast(report))
         .filter_map(|(problem, causes)| one(problem, &causes, kind))
         .collect();
     all.sort_by(|a, b| b.share_p99.total_cmp(&a.share_p99));
@@ -312,9 +320,9 @@ fn remedy(problem: Problem, kind: Kind) -> &'static str {
 mod tests {
     use headway_debox::Label;
 
-    use super::{Problem, advice};
+    use super::{FAST_US, Problem, advice};
     use crate::parts::Phase;
-    use crate::report::{CauseShare, FileShare, Report, Shares};
+    use crate::report::{CauseShare, FileShare, Latency, Report, Shares};
 
     fn cause(phase: Phase, doing: &'static str, call: &str, label: Label) -> CauseShare {
         CauseShare {
@@ -330,10 +338,18 @@ mod tests {
         }
     }
 
+    fn slow() -> Latency {
+        Latency {
+            p99_us: FAST_US,
+            ..Latency::default()
+        }
+    }
+
     fn first(server: &str, cause: CauseShare) -> (Problem, String) {
         let report = Report {
             server: server.to_owned(),
             causes: vec![cause],
+            latency: slow(),
             ..Report::default()
         };
         let advice = advice(&report);
@@ -380,8 +396,13 @@ mod tests {
         small.share.p99 = 0.05;
         let mut report = Report {
             causes: vec![small],
+            latency: slow(),
             ..Report::default()
         };
+        assert!(advice(&report).is_empty());
+        report.causes[0].share.p99 = 0.5;
+        assert_eq!(advice(&report).len(), 1);
+        report.latency.p99_us = FAST_US - 1.0;
         assert!(advice(&report).is_empty());
         report.listen_overflows = Some(3);
         assert_eq!(advice(&report)[0].problem, Problem::Backlog);

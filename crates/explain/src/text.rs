@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use headway_base::format::{count, counted, percent, printable, time_ns, time_us};
 use headway_debox::Label;
 
+use crate::advice::is_fast;
 use crate::parts::{Cause, Doing, Phase};
 use crate::report::{CauseShare, Report};
 
@@ -84,6 +85,8 @@ pub fn summary(report: &Report) -> String {
     }
     if let Some(advice) = report.advice.first() {
         let _ = write!(text, " First: {}", advice.text);
+    } else if is_fast(report) {
+        text += " That is fast, so there is nothing to change for these.";
     }
     text
 }
