@@ -200,7 +200,6 @@ fn killed_processes_are_replaced_when_memory_runs_out() {
         "spawner_deaths",
         "log_deaths",
         "store_deaths",
-        "span_deaths",
     ] {
         assert!(master[deaths].as_u64() > Some(0), "{deaths}: {master}");
     }
