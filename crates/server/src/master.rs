@@ -43,6 +43,7 @@ mod spawn;
 mod status_page;
 mod stopping;
 mod store;
+mod supervised;
 mod tls;
 mod unix_socket;
 mod upgrade;
@@ -404,7 +405,10 @@ impl<'r> Master<'r> {
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let store = self.store.iter().filter_map(|store| store.restart_at);
         let acme = self.acme_deadline();
-        let spans = self.spans.iter().filter_map(|spans| spans.restart_at);
+        let spans = self
+            .spans
+            .iter()
+            .filter_map(|spans| spans.process.restart_at());
         let stop = self.stopping.iter().map(|stopping| stopping.deadline);
         let watchdog = match self.stopping {
             None => self.watchdog.deadline(&self.slots),

@@ -17,7 +17,7 @@ use headway_metrics::MasterStatus;
 use headway_tls::ChallengeMemory;
 
 use super::children::{Programs, Role, ended};
-use super::stopping::wait_or_kill;
+use super::supervised::Supervised;
 use super::tls::SharedTls;
 use super::{Master, MasterError, log_error, log_info, system};
 
@@ -31,9 +31,7 @@ pub(super) struct Acme {
     files: Files,
     /// The memory with challenges for the handshake processes.
     challenges: Rc<ChallengeMemory>,
-    running: Option<(Child, Control)>,
-    /// When to start it, while none is running.
-    pub(super) restart_at: Option<Instant>,
+    pub(super) process: Supervised,
 }
 
 impl Acme {
@@ -52,28 +50,12 @@ impl Acme {
             config: acme.clone(),
             files: files.map_err(|error| MasterError::Acme(error.to_string()))?,
             challenges: challenges.map_err(system("memory for challenges"))?,
-            running: None,
-            restart_at: Some(Instant::now()),
+            process: Supervised::due(),
         }))
     }
 
-    fn spawn(&mut self, programs: &Programs) -> Result<(), MasterError> {
-        let (ours, theirs) = Control::pair()?;
-        let config = self.config.clone();
-        ours.send(&ToAcme::Start { config }, &[self.challenges.as_fd()])?;
-        let child = programs.spawn(Role::Acme, theirs.into_inner());
-        let child = child.map_err(system("start the ACME process"))?;
-        self.running = Some((child, ours));
-        self.restart_at = None;
-        Ok(())
-    }
-
     pub(super) fn control(&self) -> Option<&Control> {
-        self.running.as_ref().map(|(_, control)| control)
-    }
-
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.running.as_ref().map(|(child, _)| child.id())
+        self.process.control()
     }
 
     /// Asks the process to read the files again.
@@ -94,16 +76,11 @@ impl Acme {
 
     /// Checks whether it has ended.
     pub(super) fn reap(&mut self, stopping: bool, status: &mut MasterStatus) {
-        let child = self.running.as_mut().map(|(child, _)| child);
-        let Some(Ok(Some(exit))) = child.map(Child::try_wait) else {
+        let Some(exit) = self.process.take_end().filter(|_| !stopping) else {
             return;
         };
-        self.running = None;
-        if stopping {
-            return;
-        }
         status.acme_deaths += 1;
-        self.restart_at = Some(Instant::now() + RESTART_DELAY);
+        self.process.restart_in(RESTART_DELAY);
         let (end, delay) = (ended(exit), RESTART_DELAY.as_millis());
         log_error(format_args!(
             "ACME process ended: {end}; restarting it in {delay} ms; certificates stay in use"
@@ -112,24 +89,24 @@ impl Acme {
 
     /// Starts it, or a replacement, when it is due.
     pub(super) fn restart(&mut self, programs: &Programs, now: Instant) {
-        if self.restart_at.is_none_or(|at| at > now) {
+        if !self.process.is_due(now) {
             return;
         }
-        if let Err(error) = self.spawn(programs) {
+        let config = self.config.clone();
+        let challenges = self.challenges.as_fd();
+        let role = (Role::Acme, "start the ACME process");
+        let started = self.process.start(programs, role, |process| {
+            process.send(&ToAcme::Start { config }, &[challenges])
+        });
+        if let Err(error) = started {
             log_error(error);
-            self.restart_at = Some(now + RESTART_DELAY);
+            self.process.restart_in(RESTART_DELAY);
         }
     }
 
     /// Closes the channel, so that it ends.
     pub(super) fn let_end(self) -> Option<Child> {
-        self.running.map(|(child, _)| child)
-    }
-
-    /// Closes the channel, so that it ends, and waits.
-    pub(super) fn end(self, deadline: Instant) {
-        let mut child = self.let_end();
-        wait_or_kill(child.as_mut(), deadline);
+        self.process.let_end()
     }
 }
 
@@ -179,7 +156,11 @@ impl Master<'_> {
 
     /// When to start the ACME process.
     pub(super) fn acme_deadline(&self) -> Option<Instant> {
-        self.acme.as_ref().filter(|_| self.announced)?.restart_at
+        self.acme
+            .as_ref()
+            .filter(|_| self.announced)?
+            .process
+            .restart_at()
     }
 
     /// Tells the ACME process that files have changed.

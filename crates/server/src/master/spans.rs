@@ -10,8 +10,8 @@ use headway_control::{Control, FromSpans, Received, ToSpans, ToWorker};
 use headway_metrics::MasterStatus;
 
 use super::children::{Programs, RESTART_DELAY, Role, ended};
-use super::stopping::wait_or_kill;
-use super::{Master, MasterError, log_error, log_warn, system};
+use super::supervised::Supervised;
+use super::{Master, log_error, log_warn};
 
 /// The shortest time between two messages about lost spans.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -22,9 +22,7 @@ const FAILED_DELAY: Duration = Duration::from_secs(60);
 /// The span process and its channel.
 pub(super) struct Spans {
     config: OtlpConfig,
-    running: Option<(Child, Control)>,
-    /// When to start it, while none is running.
-    pub(super) restart_at: Option<Instant>,
+    pub(super) process: Supervised,
     /// When lost spans were last reported, and how many there are since.
     reported: Option<Instant>,
     lost: u64,
@@ -38,49 +36,28 @@ impl Spans {
         let config = config.otlp.clone()?;
         Some(Spans {
             config,
-            running: None,
-            restart_at: Some(Instant::now()),
+            process: Supervised::due(),
             reported: None,
             lost: 0,
             has_failed: false,
         })
     }
 
-    fn spawn(&mut self, programs: &Programs) -> Result<(), MasterError> {
-        let (ours, theirs) = Control::pair()?;
-        let otlp = self.config.clone();
-        ours.send(&ToSpans::Start { otlp }, &[])?;
-        let child = programs.spawn(Role::Spans, theirs.into_inner());
-        let child = child.map_err(system("start the span process"))?;
-        self.running = Some((child, ours));
-        self.restart_at = None;
-        Ok(())
-    }
-
     pub(super) fn control(&self) -> Option<&Control> {
-        self.running.as_ref().map(|(_, control)| control)
-    }
-
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.running.as_ref().map(|(child, _)| child.id())
+        self.process.control()
     }
 
     /// Checks whether it has ended.
     pub(super) fn reap(&mut self, stopping: bool, status: &mut MasterStatus) {
-        let child = self.running.as_mut().map(|(child, _)| child);
-        let Some(Ok(Some(exit))) = child.map(Child::try_wait) else {
+        let Some(exit) = self.process.take_end().filter(|_| !stopping) else {
             return;
         };
-        self.running = None;
-        if stopping {
-            return;
-        }
         status.span_deaths += 1;
         let delay = match std::mem::take(&mut self.has_failed) {
             true => FAILED_DELAY,
             false => RESTART_DELAY,
         };
-        self.restart_at = Some(Instant::now() + delay);
+        self.process.restart_in(delay);
         let (end, delay) = (ended(exit), delay.as_millis());
         log_error(format_args!(
             "span process ended: {end}; restarting it in {delay} ms"
@@ -89,15 +66,19 @@ impl Spans {
 
     /// Starts it, or a replacement, when it is due; `true` if workers need new sockets.
     fn restart(&mut self, programs: &Programs, now: Instant) -> bool {
-        if self.restart_at.is_none_or(|at| at > now) {
+        if !self.process.is_due(now) {
             return false;
         }
-        if let Err(error) = self.spawn(programs) {
+        let otlp = self.config.clone();
+        let role = (Role::Spans, "start the span process");
+        let started = self.process.start(programs, role, |process| {
+            process.send(&ToSpans::Start { otlp }, &[])
+        });
+        if let Err(error) = &started {
             log_error(error);
-            self.restart_at = Some(now + RESTART_DELAY);
-            return false;
+            self.process.restart_in(RESTART_DELAY);
         }
-        true
+        started.is_ok()
     }
 
     /// Counts what became of spans. A collector that is away for long gives few messages.
@@ -128,13 +109,7 @@ impl Spans {
 
     /// Closes the channel, so that it ends.
     pub(super) fn let_end(self) -> Option<Child> {
-        self.running.map(|(child, _)| child)
-    }
-
-    /// Closes the channel, so that it ends, and waits.
-    pub(super) fn end(self, deadline: Instant) {
-        let mut child = self.let_end();
-        wait_or_kill(child.as_mut(), deadline);
+        self.process.let_end()
     }
 }
 

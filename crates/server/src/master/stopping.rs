@@ -52,10 +52,10 @@ impl Master<'_> {
             .for_each(|slot| slot.restart_at = None);
         self.companions.cancel_restarts();
         if let Some(acme) = &mut self.acme {
-            acme.restart_at = None;
+            acme.process.let_be();
         }
         if let Some(spans) = &mut self.spans {
-            spans.restart_at = None;
+            spans.process.let_be();
         }
         self.cancel_upgrade();
         if !self.goes_back() {
@@ -117,10 +117,10 @@ impl Master<'_> {
             store.end(deadline);
         }
         if let Some(acme) = self.acme {
-            acme.end(deadline);
+            acme.process.end(deadline);
         }
         if let Some(spans) = self.spans {
-            spans.end(deadline);
+            spans.process.end(deadline);
         }
         for log in self.log.iter_mut().chain(&mut self.retired_logs) {
             log.end(LOG_EXIT_TIMEOUT);

@@ -278,8 +278,8 @@ impl Master<'_> {
             .chain(ended)
             .chain(self.companions.pids())
             .chain(self.ending.iter().map(Child::id))
-            .chain(self.acme.as_ref().and_then(|acme| acme.pid()))
-            .chain(self.spans.as_ref().and_then(|spans| spans.pid()));
+            .chain(self.acme.as_ref().and_then(|acme| acme.process.pid()))
+            .chain(self.spans.as_ref().and_then(|spans| spans.process.pid()));
         all.extend(without.map(|pid| (pid, None)));
         all
     }
