@@ -52,10 +52,10 @@ impl Master<'_> {
             .for_each(|slot| slot.restart_at = None);
         self.companions.cancel_restarts();
         if let Some(acme) = &mut self.acme {
-            acme.process.let_be();
+            acme.process.stop_restarting();
         }
         if let Some(spans) = &mut self.spans {
-            spans.process.let_be();
+            spans.process.stop_restarting();
         }
         self.cancel_upgrade();
         if !self.goes_back() {

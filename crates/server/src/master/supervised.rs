@@ -37,8 +37,8 @@ impl Supervised {
         self.restart_at
     }
 
-    /// Starts no other one.
-    pub(super) fn let_be(&mut self) {
+    /// From now on it is not replaced when it ends.
+    pub(super) fn stop_restarting(&mut self) {
         self.restart_at = None;
     }
 
