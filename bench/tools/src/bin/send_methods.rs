@@ -487,7 +487,7 @@ fn send_by_ring(
             .flags(flags)
             .build(),
     };
-    // SAFETY: the body lives as long as the process measures, and nobody writes to it.
+    // SAFETY: the body lives as long as the process measures, and is never written to.
     unsafe { ring.submission().push(&entry.user_data(1)) }.expect("an empty queue has room");
     loop {
         ring.submit_and_wait(1)
