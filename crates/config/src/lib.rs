@@ -78,7 +78,7 @@ pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, S
 pub use log_daemon::LogDaemon;
 pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
 pub use logs::{LogConfig, LogFile};
-pub use memory::{Memory, WORKER_BASE_BYTES, available_now, default_kept_bytes};
+pub use memory::{Memory, available_now, default_kept_bytes};
 pub use networks::{Access, Network, Networks, TrustedProxies};
 pub use otlp::{OtlpConfig, Percent};
 pub use redirect::Redirect;
@@ -178,7 +178,7 @@ pub struct Config {
     pub file_cache_entries: usize,
     /// Open files in the file cache per worker.
     pub file_cache_descriptors: usize,
-    /// Memory that a worker reserves in addition to that of files.
+    /// Memory that a worker may need in addition to that of files.
     pub worker_base_bytes: u64,
     /// Memory of the response cache per worker.
     pub response_cache_max_bytes: u64,

@@ -1,7 +1,7 @@
 //! Checks that the memory of the workers is available, and divides it by default.
 //!
-//! A worker reserves and locks its memory before it serves (`worker/memory.rs`). So too much is an
-//! error here, which says what to lower, instead of swapping or the OOM killer under load.
+//! A worker locks its memory (`worker/memory.rs`). So too much is an error here, which says what to
+//! lower, instead of swapping or the OOM killer under load.
 //!
 //! Sources: proc_meminfo(5), cgroups(7) and the kernel's cgroup-v1 and cgroup-v2 documents,
 //! getrlimit(2).
@@ -16,11 +16,11 @@ use super::settings::Settings;
 use super::units::Bytes;
 
 /// Memory of a worker in addition to cached files: entries, connections, hash tables.
-pub const WORKER_BASE_BYTES: u64 = 16 << 20;
+const WORKER_BASE_BYTES: u64 = 16 << 20;
 /// The least of it, and the share of the limit of a control group for that of all workers, as a divisor.
 const WORKER_BASE_BYTES_LOWEST: u64 = 4 << 20;
 const WORKER_BASE_SHARE_DIVISOR: u64 = 16;
-/// Default of `response-cache-max` on a machine that is shared with others. Each worker reserves it, and
+/// Default of `response-cache-max` on a machine that is shared with others. Each worker has its own, and
 /// files above 16 KiB are in the content store, which takes memory as it is needed.
 const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 16 << 20;
 /// Default of `pin-max` of the open-file service on such a machine.
@@ -181,8 +181,8 @@ fn stat_line(stat: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// Memory that a worker reserves in addition to cached files. What it needs beyond this it takes when it
-/// needs it. Under a limit, several workers would otherwise take the page cache from each other.
+/// Memory for a worker in addition to cached files. Under a limit, several workers would otherwise take the
+/// page cache from each other.
 pub(super) fn worker_base_bytes(workers: usize, memory: Memory) -> u64 {
     if !memory.limited {
         return WORKER_BASE_BYTES;
@@ -249,7 +249,7 @@ pub(crate) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
     (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, 1 << 46)
 }
 
-/// Reports that the memory to reserve is not available.
+/// Reports that the memory that the workers may need is not available.
 pub(super) fn check_memory(
     workers: usize,
     (files_bytes, base_bytes): (u64, u64),
@@ -262,7 +262,7 @@ pub(super) fn check_memory(
     let position = span(&from.response_cache_max).or(span(&from.workers));
     if one > process_bytes {
         let problem = format!(
-            "a worker takes {} when it starts ({} for files and {} for the rest), but a process may \
+            "a worker takes up to {} ({} for files and {} for the rest), but a process may \
              have {} (RLIMIT_AS, RLIMIT_DATA); lower response-cache-max or raise the limit",
             Bytes(one),
             Bytes(files_bytes),
@@ -272,7 +272,7 @@ pub(super) fn check_memory(
         to.environment_error("response-cache-max", position, problem);
     } else if all > available_bytes {
         let problem = format!(
-            "{workers} worker{} {} each when serving starts ({} for files and {} for the rest), but \
+            "{workers} worker{} up to {} each ({} for files and {} for the rest), but \
              {} of memory are available (MemAvailable of /proc/meminfo, or the control group's limit); lower \
              response-cache-max or workers",
             if workers == 1 { " takes" } else { "s take" },

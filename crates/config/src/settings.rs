@@ -314,7 +314,7 @@ table! {
 
         /// Memory per worker for whole responses of small files.
         ///
-        /// Each worker reserves it at start. The default is lower where memory is short, two fifths
+        /// Each worker takes it as needed. The default is lower where memory is short, two fifths
         /// of a control group's limit where there is one.
         response_cache_max: Bytes, Caches, "16MiB", "\"256MiB\"";
         /// Memory for files in the content store, for all workers together.

@@ -26,6 +26,7 @@ mod reload;
 mod request_durations;
 mod sandbox;
 mod serving;
+mod shared_memory;
 mod spans;
 mod stages;
 mod status;

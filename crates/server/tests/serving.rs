@@ -7,6 +7,8 @@
 use crate::support;
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 
 use support::{Served, config};
 
@@ -67,4 +69,42 @@ fn pipelined_requests_are_answered_in_order_when_they_exceed_every_buffer() {
         count
     );
     assert!(responses.ends_with("\r\n\r\nthe end"));
+}
+
+#[test]
+fn last_response_and_the_end_of_the_connection_share_a_segment() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), vec![b'x'; 500]).unwrap();
+    let served = Served::start(config(root.path(), ""));
+    assert_eq!(served.get("/file").status, 200);
+    let segments = (0..20).map(|_| {
+        let mut stream = served.connect();
+        let request = b"GET /file HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        assert!(response.ends_with(&[b'x'; 500]));
+        received_segments(&stream)
+    });
+    // That of the handshake, one that acknowledges the request, and one with everything.
+    assert_eq!(segments.min(), Some(3));
+}
+
+/// `tcpi_segs_in` of tcp(7).
+fn received_segments(stream: &TcpStream) -> u32 {
+    const AT: usize = 140;
+    let mut info = [0_u8; AT + 4];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into the array.
+    let got = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!((got, length as usize), (0, info.len()));
+    u32::from_ne_bytes(info[AT..].try_into().unwrap())
 }

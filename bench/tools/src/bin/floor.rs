@@ -130,10 +130,16 @@ fn accept_one(
 fn answer_one(slot: &mut Option<OwnedFd>, answer: &[u8], close: bool) {
     let Some(connection) = slot else { return };
     let mut request = [0u8; REQUEST_BYTES_MAX];
+    // The answer and the end of the connection leave in one segment.
+    let more = match close {
+        true => SendFlags::MORE,
+        false => SendFlags::empty(),
+    };
     let keep = match recv(connection.as_fd(), &mut request[..], RecvFlags::empty()) {
         Ok((_, 0)) => false,
         Ok(_) => {
-            send(connection.as_fd(), answer, SendFlags::NOSIGNAL) == Ok(answer.len()) && !close
+            send(connection.as_fd(), answer, SendFlags::NOSIGNAL | more) == Ok(answer.len())
+                && !close
         }
         Err(Errno::AGAIN | Errno::INTR) => true,
         Err(_) => false,

@@ -1,41 +1,45 @@
 //! Reserves and locks a worker's memory before it serves.
 //!
 //! Memory can block a process as a disk can. A page fault on evicted program text reads it from the
-//! disk, and one on fresh heap may have to reclaim pages first, which the kernel throttles by
-//! sleeping. So the worker touches the memory it will use and locks it.
+//! disk. And to extend the heap, the kernel locks the address space, for which the worker may have to
+//! wait: whatever reads `/proc/PID/smaps` has it. So the program is locked, and the heap gets all of its
+//! addresses at the start.
+//!
+//! Most of the heap gets pages when it needs them. An idle worker has few, and several workers leave
+//! more to the page cache. Each page is locked as it comes.
 
 use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
 
-/// The most that is reserved for everything except the response cache and the chunks of larger files.
-const BASE_BYTES_HIGHEST: usize = headway_config::WORKER_BASE_BYTES as usize;
+/// What the heap has pages for at the start.
+const TOUCHED_BYTES: usize = 2 << 20;
 
-/// The heap is touched in blocks of this size, below the size from which malloc uses mmap.
+/// The heap is touched in blocks of this size.
 const TOUCH_BLOCK_BYTES: usize = 64 << 10;
+
+/// The heap's addresses are taken in pieces of this size, below the size from which malloc uses mmap.
+const PIECE_BYTES: usize = 8 << 20;
 
 /// The least distance of pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Reserves and locks memory for `bytes`: file content and everything else. The
-/// configuration check has made sure that this memory exists. The error is a message for the
-/// operator; the worker can serve without the lock.
+/// Reserves addresses for `bytes` of heap: file content and everything else. Locks the program, and the
+/// heap as it gets pages. The configuration check has made sure that this memory exists. The error is a
+/// message for the operator; the worker can serve without the lock.
 ///
-/// If the worker maps files (`maps_files`), only current memory is locked: locking future mappings
+/// If the worker maps files (`maps_files`), only current mappings are locked: locking future ones
 /// would pin the page cache of every file it sends, beyond `RLIMIT_MEMLOCK`.
 pub(super) fn reserve_and_lock(bytes: u64, maps_files: bool) -> Result<(), String> {
-    let heap_bytes = bytes as usize;
-    let locked = if may_lock_all() && maps_files {
-        touch_heap(heap_bytes);
-        mlockall(MlockAllFlags::CURRENT)
-    } else if may_lock_all() {
-        touch_heap(heap_bytes);
-        let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-        mlockall(MlockAllFlags::CURRENT).and_then(|()| mlockall(later))
-    } else {
-        // Lock what exists before the heap grows: the program's text and libraries.
-        let locked = mlockall(MlockAllFlags::CURRENT);
-        touch_heap(heap_bytes);
-        locked
+    // Brings the program in, before the heap has addresses without pages.
+    let locked = mlockall(MlockAllFlags::CURRENT);
+    reserve_heap(bytes as usize);
+    let later = match maps_files {
+        true => MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT,
+        false => MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT,
+    };
+    let locked = match may_lock_all() {
+        true => locked.and_then(|()| mlockall(later)),
+        false => locked,
     };
     locked.map_err(|error| {
         format!(
@@ -51,20 +55,23 @@ fn may_lock_all() -> bool {
     lockable_bytes().is_none()
 }
 
-/// Makes malloc own `bytes` of memory that has been written to (malloc(3), mallopt(3)).
-fn touch_heap(bytes: usize) {
+/// Makes malloc own `bytes` of addresses, and touches the first of them (malloc(3), mallopt(3)).
+fn reserve_heap(bytes: usize) {
     // Freeing a mapped block raises malloc's mmap threshold, so tables that grow later use the heap
-    // touched here instead of fresh pages.
+    // reserved here instead of fresh mappings.
     drop(std::hint::black_box(Vec::<u8>::with_capacity(
-        BASE_BYTES_HIGHEST,
+        2 * PIECE_BYTES,
     )));
-    let pieces: Vec<Vec<u8>> = (0..bytes / TOUCH_BLOCK_BYTES)
+    let touched: Vec<Vec<u8>> = (0..TOUCHED_BYTES.min(bytes) / TOUCH_BLOCK_BYTES)
         .map(|_| touched_block())
+        .collect();
+    let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(PIECE_BYTES))
+        .map(|_| std::hint::black_box(Vec::with_capacity(PIECE_BYTES)))
         .collect();
     // The last block is never freed: malloc returns memory from the top of the heap only, and this
     // block is the top.
     std::mem::forget(touched_block());
-    drop(pieces);
+    drop((touched, pieces));
 }
 
 /// A block of which each page has been written to.

@@ -269,7 +269,8 @@ fn send_cached(
         return Some(send_stored(context, connection, &response));
     }
     let response = &cached_response.bytes[cached_response.start..];
-    let more = holds_a_head(input);
+    // Before a close the last segment waits for it, and its FIN needs none of its own.
+    let more = holds_a_head(input) || !keep_alive;
     let sent = match context.config.research.eager_write {
         true => context.send_now(connection, response, more),
         // Without eager writes the event mechanism reports first that the socket is writable.
