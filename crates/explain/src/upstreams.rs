@@ -20,7 +20,7 @@ mod diag;
 /// How much of a CPU may be spent on looking: one part in this many.
 const SHARE: u32 = 20;
 const PERIOD_MIN: Duration = Duration::from_millis(100);
-const PERIOD_MAX: Duration = Duration::from_secs(5);
+const PERIOD_MAX: Duration = Duration::from_secs(1);
 
 /// Upstreams beyond are left out.
 const UPSTREAMS_MAX: usize = 64;
@@ -89,11 +89,11 @@ impl Upstreams {
         let own: HashSet<u64> = pids.iter().flat_map(|pid| socket_inodes(*pid)).collect();
         let mut seen = tcp(*first, &own, ports);
         seen.extend(diag::unix_sockets().map_or_else(|_| BTreeMap::new(), |all| unix(&all, &own)));
+        let spent = cpu_time().saturating_sub(begun);
+        self.next = Instant::now() + (spent * SHARE).clamp(PERIOD_MIN, PERIOD_MAX);
         for (address, seen) in seen {
             self.add(address, &seen);
         }
-        let spent = cpu_time().saturating_sub(begun);
-        self.next = Instant::now() + (spent * SHARE).clamp(PERIOD_MIN, PERIOD_MAX);
     }
 
     fn add(&mut self, address: String, seen: &Seen) {
@@ -188,17 +188,21 @@ fn local_addresses(lines: &[TcpLine], port: u16) -> BTreeSet<&str> {
         .collect()
 }
 
+/// `None` for a connection in another state: there may be many that have ended.
 fn tcp_line(line: &str) -> Option<TcpLine> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let [_, local, remote, state, queues, ..] = fields[..] else {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (local, remote) = (fields.next()?, fields.next()?);
+    let state = u8::from_str_radix(fields.next()?, 16).ok()?;
+    if !matches!(state, ESTABLISHED | SYN_SENT | LISTEN) {
         return None;
-    };
+    }
+    let queues = fields.next()?;
     Some(TcpLine {
         local: address(local)?,
         remote: address(remote)?,
-        state: u8::from_str_radix(state, 16).ok()?,
+        state,
         queued: u64::from_str_radix(queues.split_once(':')?.1, 16).ok()?,
-        inode: fields.get(9)?.parse().ok()?,
+        inode: fields.nth(4)?.parse().ok()?,
     })
 }
 

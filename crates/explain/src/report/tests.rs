@@ -74,6 +74,7 @@ fn report_of_nothing_says_so() {
 #[test]
 fn requests_around_a_percentile_are_few_and_at_least_one() {
     let stored = Stored {
+        line: None,
         total_ns: 1,
         parts: Vec::new(),
     };
