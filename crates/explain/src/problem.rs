@@ -133,7 +133,7 @@ impl Kind {
 }
 
 /// Whether code of a handler waits in the thread that should have read the request, or answered it. A
-/// timer and a child are waited for on purpose. Other waits are told from those of the loop by where the
+/// timer and a child are waited for on purpose. Other waits differ from those of the loop by where the
 /// request is: a loop that is idle reads it at once.
 fn is_in_a_handler(cause: &CauseShare, kind: Kind) -> bool {
     match (cause.label, cause.phase) {

@@ -40,9 +40,9 @@ pub(crate) fn finding(
         (Problem::Accept, _) => {
             format!("{server} has no free process or thread that accepts connections")
         }
-        (Problem::Backlog, _) => format!("the accept queue of {server} is full"),
+        (Problem::Backlog, _) => format!("The accept queue of {server} is full"),
         (Problem::Blocking, _) => {
-            format!("a handler of {server} blocks its thread: it sleeps in {call}")
+            format!("A handler of {server} blocks its thread: it sleeps in {call}")
         }
         (Problem::Upstream, Some(upstream)) => format!(
             "{server} waits for {}, which has no free process or thread: up to {} in its accept queue",
@@ -55,7 +55,7 @@ pub(crate) fn finding(
         (Problem::Upstream | Problem::Elsewhere, _) => {
             format!("{server} waits for an answer from elsewhere")
         }
-        (Problem::Client, _) => "clients or the network take the responses slowly".to_owned(),
+        (Problem::Client, _) => "Clients or the network take the responses slowly".to_owned(),
     }
 }
 
@@ -197,17 +197,17 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
         }
         (Problem::Blocking, Kind::Python) => {
             "run the call in a thread (`await asyncio.to_thread(…)`) or use a library for asyncio: meanwhile the event \
-             loop serves nobody. `PYTHONASYNCIODEBUG=1` logs which handler it is."
+             loop serves no client. `PYTHONASYNCIODEBUG=1` logs which handler it is."
         }
         (Problem::Blocking, Kind::Node) => {
-            "use the asynchronous form of the call (`exec` and not `execSync`): meanwhile the event loop serves nobody. \
+            "use the asynchronous form of the call (`exec` and not `execSync`): meanwhile the event loop serves no client. \
              `node --cpu-prof` shows which handler it is."
         }
         (Problem::Blocking, Kind::Apache | Kind::PhpFpm) => {
-            "look for the call in the script, and for what it waits: meanwhile its process serves nobody else."
+            "look for the call in the script, and for what it waits: meanwhile its process serves no other client."
         }
         (Problem::Blocking, _) => {
-            "make the call in a thread of its own: meanwhile the thread serves nobody else."
+            "make the call in a thread of its own: meanwhile the thread serves no other client."
         }
         (Problem::Client, _) => {
             "nothing in the server: the client or the network took the response slowly. Smaller responses help."

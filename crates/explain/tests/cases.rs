@@ -221,7 +221,7 @@ fn case_of_python_whose_handler_blocks_is_named() {
     let Some(server) = python(test) else {
         return;
     };
-    let first = "a handler of {} blocks its thread: it sleeps in clock_nanosleep";
+    let first = "A handler of {} blocks its thread: it sleeps in clock_nanosleep";
     assert_named(test, &server, first, || {
         ask(server.port, 4, &["/slow", "/hot", "/slow", "/hot"]);
     });
@@ -234,7 +234,7 @@ fn case_of_node_whose_handler_blocks_is_named() {
     let Some(server) = node(test) else {
         return;
     };
-    let first = "a handler of {} blocks its thread: it sleeps in epoll_";
+    let first = "A handler of {} blocks its thread: it sleeps in epoll_";
     assert_named(test, &server, first, || {
         ask(server.port, 4, &["/slow", "/hot", "/slow", "/hot"]);
     });
