@@ -4,9 +4,9 @@
 
 use anyhow::Context;
 use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver};
-use headway_explain::{Collector, ListenQueues, Report, Server, Target};
+use headway_explain::{Collector, Keep, ListenQueues, Report, Server, Target, Upstreams};
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 use crate::{Failure, output, signals};
 
 mod options;
+mod outputs;
+mod page;
 
 pub use options::Arguments;
+use outputs::Progress;
 
 /// How often the ring is emptied.
 const POLL: Duration = Duration::from_millis(20);
@@ -32,6 +35,7 @@ const HALVINGS_MAX: u32 = 12;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.outputs.check()?;
     let stop = signals::caught(signals::STOP)?;
     let mut started = match arguments.command.is_empty() {
         true => None,
@@ -41,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(started) => started.server(&arguments.command),
         None => find(&arguments.target()?)?,
     };
-    let mut observation = Observation::start(&server)?;
+    let mut observation = Observation::start(&server, arguments)?;
     if let Some(started) = &started {
         started.go()?;
     }
@@ -50,7 +54,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(started) = started {
         started.end()?;
     }
-    match arguments.json {
+    arguments.outputs.write(&report, &observation.collector)?;
+    match arguments.outputs.json {
         true => output::print_data(&(serde_json::to_string_pretty(&report)? + "\n"))?,
         false => output::print(&headway_explain::text::render(&report, heading))?,
     }
@@ -65,10 +70,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn find(target: &Target) -> Result<Server, Failure> {
     let server = Server::find(target).map_err(|error| Failure::Usage(error.to_string()))?;
-    if server.ports.is_empty() {
+    if server.ports.is_empty() && server.sockets.is_empty() {
         return Err(Failure::Runtime(anyhow::anyhow!(
-            "{} (process {}): it listens on no TCP port that you may see; requests on Unix sockets cannot be observed, \
-             `headway trace -p` shows what the process waits for",
+            "{} (process {}): it listens on no socket that you may see; `headway trace -p` shows what the process waits \
+             for",
             server.name,
             server.pids[0]
         )));
@@ -123,6 +128,7 @@ impl Started {
             name: name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
             pids: vec![self.child.id()],
             ports: Vec::new(),
+            sockets: Vec::new(),
         }
     }
 
@@ -160,6 +166,7 @@ struct Observation {
     observer: RequestObserver,
     collector: Collector,
     queues: ListenQueues,
+    upstreams: Upstreams,
     /// The last that was known: the server may end.
     overflows: Option<u64>,
     begun: Instant,
@@ -169,20 +176,31 @@ struct Observation {
 }
 
 impl Observation {
-    fn start(server: &Server) -> Result<Observation, Failure> {
-        let observer =
-            RequestObserver::start(&server.pids, &server.ports, &RequestLimits::default());
-        let observer = observer.map_err(|error| match error {
+    fn start(server: &Server, arguments: &Arguments) -> Result<Observation, Failure> {
+        let limits = RequestLimits {
+            heads: arguments.paths,
+            ..RequestLimits::default()
+        };
+        let observer = server.observe(&limits).map_err(|error| match error {
             AttachError::UnknownPid { .. }
             | AttachError::Thread { .. }
             | AttachError::TooMany { .. } => Failure::Usage(error.to_string()),
             error => Failure::from(error),
         })?;
+        let mut observer = observer;
+        if !arguments.command.is_empty() {
+            // It may come to listen on one.
+            observer.see_unix()?;
+        }
         let pid = server.pids.first().copied().unwrap_or(0);
         Ok(Observation {
             observer,
-            collector: Collector::default(),
+            collector: Collector::new(Keep {
+                anonymous: arguments.outputs.anonymize,
+                timeline: arguments.outputs.needs_timeline(),
+            }),
             queues: ListenQueues::of(pid),
+            upstreams: Upstreams::default(),
             overflows: None,
             begun: Instant::now(),
             halvings: 0,
@@ -202,6 +220,9 @@ impl Observation {
         while self.begun.elapsed() < duration && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(POLL);
             events += self.poll();
+            if self.upstreams.is_due() {
+                (self.upstreams).look(&self.observer.processes(), &self.observer.ports());
+            }
             if swept.elapsed() < SWEEP {
                 continue;
             }
@@ -209,7 +230,7 @@ impl Observation {
             self.adapt(events as f64 / swept.elapsed().as_secs_f64())?;
             (swept, events) = (Instant::now(), 0);
             let left = duration.saturating_sub(self.begun.elapsed());
-            self.progress.show(self.collector.answered(), left);
+            self.progress.show(&self.collector, left);
             let ended = match &mut started {
                 Some(started) => started.has_ended(),
                 None => self.observer.processes().is_empty(),
@@ -256,6 +277,10 @@ impl Observation {
         report.server = server.name.clone();
         report.pids = self.observer.processes();
         report.ports = self.observer.ports();
+        let sockets = server.sockets.iter();
+        report.sockets = sockets
+            .map(|socket| self.collector.shown(&socket.path))
+            .collect();
         report.duration_s = self.begun.elapsed().as_secs_f64();
         report.requests.connections = self.observer.connections();
         let (waiting, since_ns) = self.observer.waiting()?;
@@ -264,6 +289,12 @@ impl Observation {
         report.requests.waiting_longest_us = waited_ns as f64 / 1e3;
         report.requests.sampled_one_in = 1 << self.halvings;
         report.listen_overflows = self.overflows;
+        report.upstreams = self.upstreams.found();
+        for upstream in &mut report.upstreams {
+            if let Some(path) = upstream.address.strip_prefix("unix:") {
+                upstream.address = format!("unix:{}", self.collector.shown(path));
+            }
+        }
         report.ready_events = self.observer.ready_events().to_vec();
         let visibility = self.observer.visibility();
         (report.missing).extend(visibility.missing.iter().map(|text| format!("{text}.")));
@@ -279,36 +310,5 @@ impl Observation {
         }
         report.conclude();
         Ok(report)
-    }
-}
-
-/// A line on a terminal, rewritten.
-struct Progress {
-    name: Option<String>,
-}
-
-impl Progress {
-    fn new(name: &str) -> Progress {
-        let shown = std::io::stderr().is_terminal();
-        Progress {
-            name: shown.then(|| headway_base::format::printable(name).into_owned()),
-        }
-    }
-
-    fn show(&self, requests: u64, left: Duration) {
-        if let Some(name) = &self.name {
-            let requests = headway_base::format::counted(requests, "request", "requests");
-            let left = left.as_secs();
-            drop(write!(
-                std::io::stderr(),
-                "\r\x1b[Kexplain: {name}: {requests}, {left} s left (Ctrl-C ends)"
-            ));
-        }
-    }
-
-    fn end(&self) {
-        if self.name.is_some() {
-            drop(write!(std::io::stderr(), "\r\x1b[K"));
-        }
     }
 }

@@ -58,7 +58,7 @@ fn process_that_listens_nowhere_is_an_error() {
     child.wait().expect("our child");
     assert_eq!(output.status.code(), Some(1), "{own}");
     let error = error_of(&output);
-    assert!(error.contains("listens on no TCP port"), "{error}");
+    assert!(error.contains("listens on no socket"), "{error}");
 }
 
 /// A server of a directory with one file.
@@ -89,8 +89,24 @@ fn running_server_is_explained_in_json_and_conditions_are_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = server(&folder);
     let (_, port) = server.address.rsplit_once(':').expect("a port");
+    let files =
+        ["--html", "--chrome", "--folded"].map(|option| (option, folder.path().join(&option[2..])));
     let mut explaining = headway()
-        .args(["explain", "--port", port, "--duration", "5", "--json"])
+        .args([
+            "explain",
+            "--port",
+            port,
+            "--duration",
+            "5",
+            "--json",
+            "--paths",
+            "--anonymize",
+        ])
+        .args(
+            files
+                .iter()
+                .flat_map(|(option, file)| [std::ffi::OsStr::new(option), file.as_os_str()]),
+        )
         .args([
             "--fail-if",
             "max > 0ms",
@@ -129,6 +145,26 @@ fn running_server_is_explained_in_json_and_conditions_are_checked() {
         json["causes"]
             .as_array()
             .is_some_and(|causes| !causes.is_empty())
+    );
+    assert_eq!(json["paths"][0]["path"], "GET /index.html");
+    // One that was read while the observation began may have no path.
+    let named = json["paths"][0]["requests"].as_u64().expect("a number");
+    assert!((1..=answered).contains(&named), "{named} of {answered}");
+    let [page, timeline, folded] =
+        files.map(|(_, file)| std::fs::read_to_string(file).expect("it was written"));
+    assert!(
+        page.contains("<h1>Why requests of headway wait</h1>"),
+        "{page}"
+    );
+    let timeline: Value = serde_json::from_str(&timeline).expect("JSON");
+    let events = timeline["traceEvents"].as_array().expect("a list");
+    let begun = |event: &&Value| event["ph"] == "b" && event["name"] == "GET /index.html";
+    assert_eq!(events.iter().filter(begun).count() as u64, named);
+    assert!(
+        folded
+            .lines()
+            .any(|line| line.starts_with("headway;service;")),
+        "{folded}"
     );
 }
 
@@ -170,9 +206,82 @@ fn server_that_is_started_for_it_is_explained_and_ended() {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(text.contains("1 request in"), "{text}\n{said}");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains("1 request in"), "{text}\n{said}");
     let ended = Command::new("pgrep")
         .args(["-f", folder.path().to_str().expect("UTF-8")])
         .output();
     assert!(ended.is_ok_and(|found| found.stdout.is_empty()), "{said}");
+}
+
+/// Needs: the program python3: scripts/setup; root; BTF (Linux 6.3); clang at build
+#[test]
+fn parts_of_requests_add_up_to_what_the_load_generator_measured() {
+    let test = "parts_of_requests_add_up_to_what_the_load_generator_measured";
+    let python = "/usr/bin/python3";
+    if !std::path::Path::new(python).exists() {
+        return skip(test, "the program python3");
+    }
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../explain/tests/bed/blocking.py"
+    );
+    let port = {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        socket.local_addr().expect("an address").port()
+    };
+    // Each request delays the next one, by much more than anything that a busy machine adds.
+    let explaining = headway()
+        .args([
+            "explain",
+            "--json",
+            "--duration",
+            "60",
+            "--",
+            python,
+            script,
+        ])
+        .args([&port.to_string(), "0.4"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("headway runs");
+    let mut listens = false;
+    for _ in 0..600 {
+        listens = listens || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+        if listens {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let url = format!("http://127.0.0.1:{port}/slow");
+    let load = [
+        "load", "--closed", "-c", "3", "-n", "15", "--warmup", "0", "--json", &url,
+    ];
+    let load = headway().args(load).output().expect("headway runs");
+    let pid = rustix::process::Pid::from_child(&explaining);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("our child");
+    let output = explaining.wait_with_output().expect("it ends");
+    let error = error_of(&output);
+    if !listens || output.status.code() == Some(1) {
+        return skip(test, &error);
+    }
+    assert!(load.status.success(), "{}", error_of(&load));
+    let seen: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let measured: Value = serde_json::from_slice(&load.stdout).expect("JSON");
+    assert_eq!(seen["requests"]["answered"], 15, "{seen:#}");
+    for figure in ["p50_us", "p95_us", "p99_us", "mean_us"] {
+        let of = |value: &Value| value[figure].as_f64().expect("a number");
+        let (ours, its) = (of(&seen["latency"]), of(&measured["analysis"]["response"]));
+        assert!(
+            (ours - its).abs() < 0.05 * its,
+            "{figure}: {ours} and {its}\n{seen:#}"
+        );
+    }
+    let blocked = |cause: &&Value| cause["label"] == "timer";
+    let causes = seen["causes"].as_array().expect("a list");
+    let share: f64 = (causes.iter().filter(blocked))
+        .filter_map(|cause| cause["share"]["all"].as_f64())
+        .sum();
+    assert!(share > 0.95, "{seen:#}");
 }

@@ -64,6 +64,7 @@ struct super_block {
 
 struct inode {
     u16 i_mode;
+    unsigned long i_ino;
     struct super_block *i_sb;
 } KERNEL_TYPE;
 
@@ -151,14 +152,35 @@ struct sock_common {
     possible_net_t skc_net;
 } KERNEL_TYPE;
 
+struct sk_buff_head {
+    u32 qlen;
+} KERNEL_TYPE;
+
+struct socket;
+
 struct sock {
     struct sock_common __sk_common;
+    struct sk_buff_head sk_receive_queue;
+    struct socket *sk_socket;
+    u16 sk_type;
     u16 sk_protocol;
 } KERNEL_TYPE;
 
 struct socket {
     struct sock *sk;
 } KERNEL_TYPE;
+
+struct socket_alloc {
+    struct socket socket;
+    struct inode vfs_inode;
+} KERNEL_TYPE;
+
+struct unix_address;
+
+struct unix_sock {
+    struct unix_address *addr;
+} KERNEL_TYPE;
+
 
 struct tcp_sock {
     u32 rcv_nxt;

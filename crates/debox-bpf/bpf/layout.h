@@ -60,6 +60,7 @@ enum event_kind {
     EVENT_REQUEST = 6,
     EVENT_RESPONSE = 7,
     EVENT_OFF_CPU = 8,
+    EVENT_HEAD = 9,
 };
 
 /* Which sleeps waiters.bpf.c reports: those of the process, or only those of its children. */
@@ -216,6 +217,18 @@ struct response_event {
     u64 written_bytes;
 };
 
+/* Bytes of the beginning of a request; a longer one is cut. */
+#define HEAD_BYTES 256
+
+/* The beginning of a request, if it is wanted. */
+struct head_event {
+    u64 kind;
+    u64 connection;
+    u64 sequence;
+    /* With a zero behind it. */
+    u64 text[HEAD_BYTES / 8];
+};
+
 /* A thread was not on a CPU. */
 struct off_cpu_event {
     u64 kind;
@@ -234,6 +247,9 @@ struct off_cpu_event {
     u64 descriptor;
     /* The device of the file system (dev_t of the kernel) if the name is that of a descriptor. */
     u64 device;
+    /* The task that woke it, if it slept; a wakeup by an interrupt has the task that was interrupted. */
+    u64 waker;
+    u64 waker_comm[2];
     /*
      * A path. Of a descriptor: the parts of its path in its file system, the last one first, each with a zero
      * behind it; one that begins the path is the root of the file system. Not sent if empty.

@@ -7,7 +7,10 @@
  * no protocol, and works with TLS too. Each time off the CPU of each thread of the server is reported
  * beside it. The Rust code joins both.
  *
- * It refuses to copy what is sent or received. It copies the paths of files at which a thread sleeps.
+ * A Unix socket has no port: its connections are known by the address that they share with their listener.
+ *
+ * It refuses to copy what is sent or received, but for the beginning of requests if that is wanted. It copies
+ * the paths of files at which a thread sleeps.
  *
  * Sources: include/trace/events/{sock,tcp,sched}.h (sk_data_ready, sock_recv_length and sock_send_length:
  * Linux 6.3); net/ipv4/tcp_input.c and tcp.c (the order of events); Ruan's dissertation (2005), section 2.3.
@@ -20,6 +23,8 @@
 #define TCP_CLOSE 7
 #define TCP_CLOSE_WAIT 8
 #define TCP_LISTEN 10
+#define SOCK_STREAM 1
+#define AF_UNIX 1
 #define AF_INET 2
 #define AF_INET6 10
 #define PROTOCOL_TCP 6
@@ -34,6 +39,9 @@ enum trait {
     ACCEPTS = 16,
     /* Its result is a number of ready events. */
     RETURNS_EVENTS = 32,
+    /* Its second argument is a buffer into which it reads, or a list of such. */
+    READS = 64,
+    READS_LIST = 128,
 };
 
 struct connection {
@@ -66,13 +74,24 @@ struct {
     TYPE(value, struct connection);
 } connections SECTION(".maps");
 
-/* Ports on which the server listens; the number of the network namespace is above that of the port. */
+/*
+ * Ports on which the server listens; the number of the network namespace is above that of the port. For Unix
+ * sockets the kernel's address of the listener's name, which is larger than any of those.
+ */
 struct {
     VALUE(type, MAP_HASH);
     VALUE(max_entries, 1024);
     TYPE(key, u64);
     TYPE(value, u64);
 } ports SECTION(".maps");
+
+/* Inodes of the server's Unix sockets which listen. */
+struct {
+    VALUE(type, MAP_HASH);
+    VALUE(max_entries, 1024);
+    TYPE(key, u64);
+    TYPE(value, u64);
+} listeners SECTION(".maps");
 
 struct activity {
     /* Off-CPU since this time; zero while it runs. */
@@ -98,12 +117,15 @@ struct {
     TYPE(value, u64);
 } ready SECTION(".maps");
 
-/* By number: connections so far, and a mask; a connection whose number has a bit of it is left out. */
-enum control { CONNECTIONS = 0, SAMPLE_MASK = 1 };
+/*
+ * By number: connections so far; a mask: a connection whose number has a bit of it is left out; whether Unix
+ * sockets are observed.
+ */
+enum control { CONNECTIONS = 0, SAMPLE_MASK = 1, SEES_UNIX = 2, CONTROLS = 3 };
 
 struct {
     VALUE(type, MAP_ARRAY);
-    VALUE(max_entries, 2);
+    VALUE(max_entries, CONTROLS);
     TYPE(key, u32);
     TYPE(value, u64);
 } control SECTION(".maps");
@@ -114,6 +136,8 @@ static const volatile struct activity zero_activity = {};
 
 /* Set by the Rust code before loading. */
 const volatile u8 traits[CALLS_MAX] = {};
+const volatile u8 wants_heads = 0;
+const volatile u64 close_number = 0;
 
 INLINE int is_target(u32 tgid) {
     return map_lookup(&targets, &tgid) != 0;
@@ -129,12 +153,36 @@ INLINE int is_tcp(struct sock *sk) {
     return (family == AF_INET || family == AF_INET6) && FIELD(sk, sk_protocol) == PROTOCOL_TCP;
 }
 
+INLINE int is_unix(struct sock *sk) {
+    return FIELD(sk, __sk_common.skc_family) == AF_UNIX && FIELD(sk, sk_type) == SOCK_STREAM;
+}
+
+/* The name of a Unix socket, which one that was accepted shares with its listener; zero if it has none. */
+INLINE u64 name_of(struct sock *sk) {
+    struct unix_sock *named = (void *)sk;
+    return HAS_FIELD(named, addr) ? (u64)FIELD(named, addr) : 0;
+}
+
+/* The server listens at the name of a Unix socket. */
+INLINE void learn_name(struct sock *sk) {
+    u32 number = SEES_UNIX;
+    u64 *sees = map_lookup(&control, &number), one = 1, name = name_of(sk);
+    if (sees && *sees && name) map_update(&ports, &name, &one, UPDATE_ANY);
+}
+
+/* A client has connected to a Unix socket which listens. */
+INLINE void connected(struct sock *listener) {
+    struct socket_alloc *socket = (void *)FIELD(listener, sk_socket);
+    u64 inode = FIELD(socket, vfs_inode.i_ino);
+    if (map_lookup(&listeners, &inode)) learn_name(listener);
+}
+
 /* ---- Connections ---- */
 
 /* A connection to one of the ports, made known now. */
-INLINE struct connection *new_connection(struct sock *sk, u64 flags) {
+INLINE struct connection *new_connection(struct sock *sk, u64 flags, u64 key) {
     u16 port = FIELD(sk, __sk_common.skc_num);
-    u64 key = port_key(sk, port), address = (u64)sk;
+    u64 address = (u64)sk;
     if (!map_lookup(&ports, &key)) return 0;
     u32 counted = CONNECTIONS;
     u64 *count = map_lookup(&control, &counted);
@@ -148,7 +196,7 @@ INLINE struct connection *new_connection(struct sock *sk, u64 flags) {
     u64 number = __sync_fetch_and_add(count, 1);
     u16 peer = FIELD(sk, __sk_common.skc_dport);
     connection->flags = flags;
-    connection->ports = port | (u64)__builtin_bswap16(peer) << 32;
+    if (!is_unix(sk)) connection->ports = port | (u64)__builtin_bswap16(peer) << 32;
     /* Not zero, which means none. */
     connection->id = number + 1;
     return connection;
@@ -161,14 +209,32 @@ INLINE int is_skipped(struct connection *connection) {
     return mask && (connection->id - 1) & *mask;
 }
 
+/*
+ * Whether the memory of a Unix socket belongs to another one by now: what was accepted has a file. The end of
+ * one is seen only if its process closes it by a call.
+ */
+INLINE int is_reused(struct connection *connection, struct sock *sk) {
+    return connection->accepted_ns && is_unix(sk) && !FIELD(sk, sk_socket);
+}
+
+/* Whether a Unix socket was accepted and has been sent something. */
+INLINE int is_used(struct sock *sk) {
+    return FIELD(sk, sk_socket) && FIELD(sk, sk_receive_queue.qlen);
+}
+
 /* The connection of a socket, also if it is older than the observation; null if it is not observed. */
 INLINE struct connection *connection_of(struct sock *sk) {
     u64 address = (u64)sk;
     struct connection *connection = map_lookup(&connections, &address);
-    if (!connection) {
+    if (!connection || is_reused(connection, sk)) {
         u8 state = FIELD(sk, __sk_common.skc_state);
-        if ((state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT) || !is_tcp(sk)) return 0;
-        connection = new_connection(sk, SEEN_LATE);
+        if (state == TCP_LISTEN && is_unix(sk)) connected(sk);
+        if (state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT) return 0;
+        connection = 0;
+        if (is_tcp(sk))
+            connection = new_connection(sk, SEEN_LATE, port_key(sk, FIELD(sk, __sk_common.skc_num)));
+        else if (is_unix(sk))
+            connection = new_connection(sk, is_used(sk) ? SEEN_LATE : 0, name_of(sk));
     }
     return connection && !is_skipped(connection) ? connection : 0;
 }
@@ -235,7 +301,7 @@ INLINE int is_drained(struct tcp_sock *tcp, u32 acknowledged) {
 
 INLINE u32 unread_bytes(struct sock *sk) {
     struct tcp_sock *tcp = to_tcp(sk);
-    return tcp ? tcp->rcv_nxt - tcp->copied_seq : 0;
+    return tcp ? tcp->rcv_nxt - tcp->copied_seq : FIELD(sk, sk_receive_queue.qlen);
 }
 
 SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
@@ -247,7 +313,7 @@ SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
         u64 one = 1, key = port_key(sk, FIELD(sk, __sk_common.skc_num));
         if (is_target(tgid) && is_tcp(sk)) map_update(&ports, &key, &one, UPDATE_ANY);
     } else if (new == TCP_ESTABLISHED && old == TCP_SYN_RECV) {
-        struct connection *connection = new_connection(sk, 0);
+        struct connection *connection = new_connection(sk, 0, port_key(sk, FIELD(sk, __sk_common.skc_num)));
         if (connection) connection->established_ns = now_ns();
     } else if (new == TCP_CLOSE_WAIT || new == TCP_CLOSE) {
         struct connection *connection = map_lookup(&connections, &address);
@@ -328,7 +394,8 @@ SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
     connection->last_written_ns = now;
     connection->written_bytes += bytes;
     struct tcp_sock *tcp = to_tcp(sk);
-    connection->drained_ns = tcp && is_drained(tcp, tcp->snd_una) ? now : 0;
+    /* What a Unix socket takes is in the queue of the client. */
+    connection->drained_ns = !tcp || is_drained(tcp, tcp->snd_una) ? now : 0;
     uses(task, connection);
     return 0;
 }
@@ -348,14 +415,38 @@ SECTION("tp_btf/tcp_probe") int acknowledged(u64 *context) {
 
 /* ---- Threads ---- */
 
-INLINE void accepted(u64 task, u64 descriptor) {
+INLINE struct sock *socket_at(u64 descriptor) {
     struct file *file = open_file(current_task(), descriptor);
-    struct sock *sk = file ? FIELD((struct socket *)FIELD(file, private_data), sk) : 0;
+    return file ? FIELD((struct socket *)FIELD(file, private_data), sk) : 0;
+}
+
+INLINE void accepted(u64 task, u64 descriptor) {
+    struct sock *sk = socket_at(descriptor);
+    if (sk && is_unix(sk)) learn_name(sk);
     struct connection *connection = sk ? connection_of(sk) : 0;
     if (!connection) return;
     connection->accepted_ns = now_ns();
     connection->acceptor = task;
     uses(task, connection);
+}
+
+/*
+ * A process of the server closes a Unix socket, which no other tracepoint tells. A child may close the copy that
+ * it was given by fork, so it has to be the process which used the connection.
+ */
+SECTION("tp_btf/sys_enter") int enter(u64 *context) {
+    if (context[1] != close_number) return 0;
+    u32 tgid = current_pid_tgid() >> 32;
+    if (!is_target(tgid)) return 0;
+    struct pt_regs *regs = (void *)context[0];
+    struct sock *sk = socket_at((u32)ARGUMENT_0(LOAD, regs));
+    u64 address = (u64)sk;
+    struct connection *connection = sk ? map_lookup(&connections, &address) : 0;
+    if (!connection || !is_unix(sk)) return 0;
+    if (connection->acceptor >> 32 != tgid && connection->reader >> 32 != tgid) return 0;
+    if (!is_skipped(connection)) finish(connection, now_ns());
+    map_delete(&connections, &address);
+    return 0;
 }
 
 INLINE void count_ready(s64 events) {
@@ -364,6 +455,43 @@ INLINE void count_ready(s64 events) {
     }
     u64 *count = map_lookup(&ready, &bucket);
     if (count) *count += 1;
+}
+
+/* Buffer in which an event is built that is too large for a program's stack. */
+struct {
+    VALUE(type, MAP_PERCPU_ARRAY);
+    VALUE(max_entries, 1);
+    TYPE(key, u32);
+    TYPE(value, struct head_event);
+} head_buffer SECTION(".maps");
+
+/* The beginning of a request which the current task has just read, from its buffer. */
+INLINE void read_head(u64 descriptor, const void *buffer, u64 bytes) {
+    u64 address = (u64)socket_at(descriptor);
+    struct connection *connection = address ? map_lookup(&connections, &address) : 0;
+    if (!connection || is_skipped(connection)) return;
+    if (connection->read_bytes != bytes || connection->written_ns) return;
+    u32 number = 0, length = bytes < HEAD_BYTES ? bytes : HEAD_BYTES - 1;
+    struct head_event *event = map_lookup(&head_buffer, &number);
+    if (!event) return;
+    event->kind = EVENT_HEAD;
+    event->connection = connection->id;
+    event->sequence = connection->sequence;
+    u8 *text = (u8 *)event->text;
+    length &= HEAD_BYTES - 1;
+    if (!length || read_user(text, length, buffer)) return;
+    text[length] = 0;
+    if (ringbuf_output(&events, event, sizeof(*event), NO_WAKEUP)) count_lost(LOST_RECORDS);
+}
+
+INLINE void head(struct pt_regs *regs, u8 trait, u64 bytes) {
+    const void *buffer = (const void *)ARGUMENT_1(LOAD, regs);
+    if (trait & READS_LIST) {
+        u64 first = 0;
+        if (read_user(&first, sizeof(first), buffer)) return;
+        buffer = (const void *)first;
+    }
+    read_head((u32)ARGUMENT_0(LOAD, regs), buffer, bytes);
 }
 
 SECTION("tp_btf/sys_exit") int leave(u64 *context) {
@@ -375,6 +503,7 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     if (number >= CALLS_MAX || result < 0) return 0;
     u8 trait = traits[number];
     if (trait & ACCEPTS) accepted(task, result);
+    if (wants_heads && trait & (READS | READS_LIST)) head(regs, trait, result);
     if (trait & RETURNS_EVENTS) {
         count_ready(result);
         struct activity *activity = activity_of(task);
@@ -449,6 +578,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     event->kind = EVENT_OFF_CPU;
     event->task = (u64)tgid << 32 | tid;
     event->woken_ns = 0;
+    event->waker = 0;
     event->stack = STACK_UNKNOWN;
     event->number = CALL_NONE;
     event->descriptor = 0;
@@ -512,8 +642,11 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
     u32 tid = task->pid;
     struct activity *activity = map_lookup(&activities, &tid);
     if (!activity) activity = begin_activity(task);
-    if (activity && activity->off_ns && activity->asleep && !activity->event.woken_ns)
+    if (activity && activity->off_ns && activity->asleep && !activity->event.woken_ns) {
         activity->event.woken_ns = now_ns();
+        activity->event.waker = current_pid_tgid();
+        current_comm(activity->event.waker_comm, sizeof(activity->event.waker_comm));
+    }
     return 0;
 }
 

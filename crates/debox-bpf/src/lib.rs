@@ -40,8 +40,8 @@ pub use load::{Limits, Visibility};
 pub use lost::Lost;
 pub use mappings::{CodeLocation, Mappings};
 pub use requests::{
-    OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenRequest, SeenResponse,
-    ServerEvent, ServerPort, SleepFile, Thread,
+    OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenHead, SeenRequest,
+    SeenResponse, ServerEvent, ServerPort, SleepFile, Thread, Waker,
 };
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;

@@ -18,7 +18,7 @@ mod events;
 mod load;
 
 use events::{RawEvent, RawOffCpu};
-pub use events::{SeenRequest, SeenResponse, SleepFile, Thread};
+pub use events::{SeenHead, SeenRequest, SeenResponse, SleepFile, Thread, Waker};
 
 /// `struct connection`, in words.
 const CONNECTION_WORDS: usize = 18;
@@ -29,6 +29,7 @@ type ActivityWords = [u64; 3 + events::OFF_CPU_WORDS + events::NAME_WORDS];
 /// `enum control`.
 const CONNECTIONS: u32 = 0;
 const SAMPLE_MASK: u32 = 1;
+const SEES_UNIX: u32 = 2;
 
 /// Buckets of ready events: 0, 1, 2 to 3, 4 to 7, …
 pub const READY_BUCKETS: usize = 16;
@@ -46,6 +47,8 @@ pub struct RequestLimits {
     pub stacks_max: u32,
     /// Bytes of the ring buffer through which events come; a power of two, at least a page.
     pub ring_bytes: u32,
+    /// Whether the method and path of HTTP/1 requests are reported.
+    pub heads: bool,
 }
 
 impl Default for RequestLimits {
@@ -57,6 +60,7 @@ impl Default for RequestLimits {
             connections_max: 131_072,
             stacks_max: 8192,
             ring_bytes: 8 << 20,
+            heads: false,
         }
     }
 }
@@ -79,6 +83,8 @@ pub enum ServerEvent {
     Response(SeenResponse),
     /// A thread of the server was not on a CPU.
     OffCpu(OffCpu),
+    /// A request has a method and a path. It comes before [`ServerEvent::Request`].
+    Head(SeenHead),
 }
 
 /// A time that a thread of the server was not on a CPU.
@@ -100,6 +106,8 @@ pub struct OffCpu {
     pub symbol: Option<String>,
     /// The connection that it used last; `None` after a wait for events.
     pub connection: Option<u64>,
+    /// The task that woke it; for a wakeup by an interrupt, the task that was interrupted.
+    pub waker: Option<Waker>,
     /// The file that the call uses.
     pub file: Option<SleepFile>,
 }
@@ -126,6 +134,8 @@ pub struct RequestObserver {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
     visibility: Visibility,
+    /// Whether Unix sockets are observed.
+    sees_unix: bool,
     symbols: Option<Symbols>,
     reasons: Cache<u64, (Label, Option<String>)>,
 }
@@ -155,6 +165,7 @@ impl RequestObserver {
             ebpf,
             events,
             visibility,
+            sees_unix: false,
             symbols: Symbols::load().ok().filter(|symbols| !symbols.hidden()),
             reasons: Cache::new(),
         };
@@ -173,6 +184,38 @@ impl RequestObserver {
         let mut ports: HashMap<_, u64, u64> =
             HashMap::try_from(self.map_mut("ports")).map_err(load_error)?;
         ports.insert(key, 1, 0).map_err(load_error)
+    }
+
+    /// Observes a Unix socket which listens, too. Those of its connections that are older are not seen before
+    /// another client connects.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn add_listener(&mut self, inode: u64) -> Result<(), AttachError> {
+        self.see_unix()?;
+        let mut listeners: HashMap<_, u64, u64> =
+            HashMap::try_from(self.map_mut("listeners")).map_err(load_error)?;
+        listeners.insert(inode, 1, 0).map_err(load_error)
+    }
+
+    /// Observes Unix sockets too, from when the server accepts its first client there. Costs each call of the
+    /// system some nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to write a map. That it refused the program is in [`RequestObserver::visibility`].
+    pub fn see_unix(&mut self) -> Result<(), AttachError> {
+        if self.sees_unix {
+            return Ok(());
+        }
+        self.sees_unix = true;
+        let seen = tracepoints::attach(&mut self.ebpf, load::UNIX)?;
+        if !seen.missing.is_empty() {
+            self.visibility.missing.extend(seen.missing);
+            return Ok(());
+        }
+        self.control(SEES_UNIX, 1)
     }
 
     /// Observes a process, too: one that was forked before the observation was complete.
@@ -204,6 +247,8 @@ impl RequestObserver {
             .map(|ports| ports.keys().filter_map(Result::ok).collect::<Vec<u64>>())
             .unwrap_or_default()
             .into_iter()
+            // Others are names of Unix sockets.
+            .filter(|key| *key < 1 << 48)
             .map(|key| key as u16)
             .collect();
         ports.sort_unstable();
@@ -218,9 +263,13 @@ impl RequestObserver {
     /// The kernel refused to write a map.
     pub fn sample(&mut self, halvings: u32) -> Result<(), AttachError> {
         let mask: u64 = (1 << halvings.min(32)) - 1;
+        self.control(SAMPLE_MASK, mask)
+    }
+
+    fn control(&mut self, number: u32, value: u64) -> Result<(), AttachError> {
         let mut control: Array<_, u64> =
             Array::try_from(self.map_mut("control")).map_err(load_error)?;
-        control.set(SAMPLE_MASK, mask, 0).map_err(load_error)
+        control.set(number, value, 0).map_err(load_error)
     }
 
     /// Connections that were seen, whether sampled or not.
@@ -239,6 +288,7 @@ impl RequestObserver {
                 Some(RawEvent::Request(request)) => ServerEvent::Request(request),
                 Some(RawEvent::Response(response)) => ServerEvent::Response(response),
                 Some(RawEvent::OffCpu(raw)) => ServerEvent::OffCpu(self.off_cpu(raw)),
+                Some(RawEvent::Head(head)) => ServerEvent::Head(head),
                 None => continue,
             };
             taken += 1;
@@ -263,6 +313,7 @@ impl RequestObserver {
             label,
             symbol,
             connection: raw.connection,
+            waker: raw.waker,
             file: raw.file,
         }
     }
@@ -315,6 +366,17 @@ impl RequestObserver {
             }
         }
         Ok(open)
+    }
+
+    /// How many connections are open.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to read a map.
+    pub fn open_connections(&self) -> Result<usize, AttachError> {
+        let connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
+            HashMap::try_from(self.map("connections")).map_err(load_error)?;
+        Ok(connections.keys().filter_map(Result::ok).count())
     }
 
     /// Requests of open connections that have arrived and have no answer: how many, and since when

@@ -3,14 +3,20 @@
 use std::collections::HashMap;
 
 use headway_base::random::{Draw, SplitMix64};
-use headway_debox_bpf::{OpenResponse, RequestObserver, SeenRequest, SeenResponse, ServerEvent};
+use headway_debox_bpf::{
+    OpenResponse, RequestObserver, SeenHead, SeenRequest, SeenResponse, ServerEvent,
+};
 
+use crate::kept::Kept;
 use crate::names::FileNames;
 use crate::parts::{At, Cause, Part, Threads, of_response, until_response};
 use crate::timeline::Timeline;
 
 /// How many requests are stored. Of more, each is stored with the same probability.
 const STORED_MAX: usize = 200_000;
+
+/// How many connections have the method and path of their latest request stored.
+const HEADS_MAX: usize = 131_072;
 
 /// A response that was acknowledged this long ago has ended, unless more of it comes.
 const QUIET_NS: u64 = 500_000_000;
@@ -19,13 +25,25 @@ const QUIET_NS: u64 = 500_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub total_ns: u64,
+    /// Method and path.
+    pub line: Option<u32>,
     pub parts: Vec<(u32, At, u64)>,
 }
 
 /// A request whose response is under way.
 struct Pending {
     request: SeenRequest,
+    line: Option<u32>,
     parts: Vec<Part>,
+}
+
+/// What a collector does beyond the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Hashes paths.
+    pub anonymous: bool,
+    /// Keeps requests and times of threads for [`Collector::chrome`].
+    pub timeline: bool,
 }
 
 /// Stores the requests of a server with their parts.
@@ -37,6 +55,9 @@ pub struct Collector {
     pub(crate) causes: Vec<Cause>,
     batch: Vec<ServerEvent>,
     pending: HashMap<u64, Pending>,
+    /// By connection: the request on it, and its method and path.
+    heads: HashMap<u64, (u64, Option<u32>)>,
+    kept: Option<Kept>,
     pub(crate) stored: Vec<Stored>,
     pub(crate) answered: u64,
     pub(crate) unanswered: u64,
@@ -45,10 +66,38 @@ pub struct Collector {
 }
 
 impl Collector {
+    /// One that keeps more than the tables need.
+    pub fn new(keep: Keep) -> Collector {
+        Collector {
+            names: match keep.anonymous {
+                true => FileNames::anonymous(),
+                false => FileNames::default(),
+            },
+            kept: keep.timeline.then(Kept::default),
+            ..Collector::default()
+        }
+    }
+
+    /// Requests and threads as Chrome's trace-event JSON, if they were kept.
+    pub fn chrome(&self, server: &str) -> Option<String> {
+        let kept = self.kept.as_ref()?;
+        Some(kept.chrome(server, &self.names))
+    }
+
+    /// A path as it may be shown.
+    pub fn shown(&self, path: &str) -> String {
+        self.names.shown(path)
+    }
+
     /// Takes an event of the observer.
     pub fn take(&mut self, event: ServerEvent) {
         match event {
-            ServerEvent::OffCpu(off) => self.timeline.add(&off, &mut self.names),
+            ServerEvent::OffCpu(off) => {
+                let at = self.timeline.add(&off, &mut self.names);
+                if let Some(kept) = &mut self.kept {
+                    kept.span(&off, at);
+                }
+            }
             // Their threads' times may still be in the ring.
             other => self.batch.push(other),
         }
@@ -60,6 +109,7 @@ impl Collector {
             match event {
                 ServerEvent::Request(request) => self.request(request, observer),
                 ServerEvent::Response(response) => self.response(&response, observer),
+                ServerEvent::Head(head) => self.head(&head),
                 ServerEvent::OffCpu(_) => {}
             }
         }
@@ -97,6 +147,14 @@ impl Collector {
         self.answered
     }
 
+    fn head(&mut self, head: &SeenHead) {
+        if self.heads.len() >= HEADS_MAX {
+            self.heads.clear();
+        }
+        let line = self.names.request(&head.line);
+        self.heads.insert(head.connection, (head.sequence, line));
+    }
+
     fn request(&mut self, request: SeenRequest, observer: &mut RequestObserver) {
         self.seen_late += u64::from(request.seen_late && request.sequence == 0);
         let parts = until_response(
@@ -109,7 +167,16 @@ impl Collector {
         }
         // The end of the one before was lost.
         let connection = request.connection;
-        (self.pending).insert(connection, Pending { request, parts });
+        let line = match self.heads.remove(&connection) {
+            Some((sequence, line)) if sequence == request.sequence => line,
+            _ => None,
+        };
+        let pending = Pending {
+            request,
+            line,
+            parts,
+        };
+        self.pending.insert(connection, pending);
     }
 
     fn response(&mut self, response: &SeenResponse, observer: &mut RequestObserver) {
@@ -123,12 +190,16 @@ impl Collector {
         let mut parts = pending.parts;
         parts.extend(of_response(&pending.request, response, &mut threads));
         drop(threads);
-        self.store(&parts);
+        if let Some(kept) = &mut self.kept {
+            kept.request(&pending.request, response, pending.line);
+        }
+        self.store(&parts, pending.line);
     }
 
-    fn store(&mut self, parts: &[Part]) {
+    fn store(&mut self, parts: &[Part], line: Option<u32>) {
         self.answered += 1;
         let mut stored = Stored {
+            line,
             total_ns: parts.iter().map(|part| part.length_ns).sum(),
             parts: Vec::new(),
         };

@@ -3,7 +3,10 @@
 //! - `server` finds the processes and ports of a server.
 //! - `timeline` keeps what each of its threads did, `parts` divides a request into phases and asks
 //!   the timeline about each, `collector` does so for all requests.
-//! - `report` adds up causes around the percentiles, `advice` says what to change, `text` writes it.
+//! - `upstreams` looks for what the server itself waits.
+//! - `report` adds up causes around the percentiles, `problem` names kinds of causes, `advice` says what to
+//!   change (`remedies` has the words), `text` writes it.
+//! - `kept` draws requests and threads on one timeline, `folded` is the wait time for flame graphs.
 //! - `condition` is a limit for `--fail-if`.
 //!
 //! What happened is observed by [`headway_debox_bpf::RequestObserver`]. The crate refuses to guess:
@@ -13,19 +16,29 @@
 mod advice;
 mod collector;
 mod condition;
+mod folded;
+mod kept;
 mod names;
 mod parts;
+mod problem;
 mod queues;
+mod remedies;
 mod report;
 mod server;
 pub mod text;
 mod timeline;
+mod upstreams;
 
-pub use advice::{Advice, Problem};
-pub use collector::Collector;
+pub use advice::Advice;
+pub use collector::{Collector, Keep};
 pub use condition::{Condition, ConditionError};
 pub use names::FileNames;
 pub use parts::{Cause, Doing, Phase};
+pub use problem::Problem;
 pub use queues::ListenQueues;
-pub use report::{CauseShare, FileShare, Latency, PhaseShare, Report, Requests, SCHEMA, Shares};
-pub use server::{Server, ServerError, Target, listening_ports};
+pub use report::{
+    CauseShare, FileShare, HolderShare, Latency, PathShare, PhaseShare, Report, Requests, SCHEMA,
+    Shares,
+};
+pub use server::{Server, ServerError, ServerSocket, Target, listening_ports};
+pub use upstreams::{Upstream, Upstreams};

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 
+use headway_debox::Label;
 use headway_debox_bpf::{OffCpu, SleepFile};
 
 /// How many names are kept. Files beyond are not named.
@@ -15,9 +17,98 @@ pub struct FileNames {
     names: Vec<String>,
     /// Where file systems are mounted, by their devices.
     mounts: HashMap<(u32, u32), Option<Mount>>,
+    /// Paths are hashed with it, if they are.
+    key: Option<RandomState>,
 }
 
+/// Parts of a path that tell nothing about a site.
+const PUBLIC: &[&str] = &[
+    "",
+    "*",
+    "…",
+    "dev",
+    "etc",
+    "home",
+    "index.html",
+    "lib",
+    "log",
+    "opt",
+    "proc",
+    "run",
+    "srv",
+    "sys",
+    "tmp",
+    "usr",
+    "var",
+    "www",
+];
+
+/// The longest ending of a name that is not hashed.
+const ENDING_MAX: usize = 5;
+
+/// Locks, whose holder wakes a thread that waits.
+const HELD: &[Label] = &[
+    Label::FileLock,
+    Label::Futex,
+    Label::InodeLock,
+    Label::BufferLock,
+    Label::DentryLookup,
+    Label::FileOffset,
+    Label::MmapLock,
+    Label::SocketLock,
+    Label::Ipc,
+];
+
 impl FileNames {
+    /// Names whose paths are hashed, with a key that is forgotten.
+    pub fn anonymous() -> FileNames {
+        FileNames {
+            key: Some(RandomState::new()),
+            ..FileNames::default()
+        }
+    }
+
+    /// A path as it may be shown: itself, or each part of it as a hash with the ending of the part.
+    pub fn shown(&self, path: &str) -> String {
+        let Some(key) = &self.key else {
+            return path.to_owned();
+        };
+        let part = |part: &str| {
+            if PUBLIC.contains(&part) {
+                return part.to_owned();
+            }
+            let ending = part.rsplit_once('.').map(|(_, ending)| ending);
+            let ending = ending.filter(|ending| {
+                ending.len() <= ENDING_MAX
+                    && ending.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            });
+            let hash = key.hash_one(part) as u32;
+            ending.map_or_else(
+                || format!("{hash:08x}"),
+                |ending| format!("{hash:08x}.{ending}"),
+            )
+        };
+        path.split('/').map(part).collect::<Vec<String>>().join("/")
+    }
+
+    /// The number of a request's method and path.
+    pub(crate) fn request(&mut self, line: &str) -> Option<u32> {
+        let shown = match line.split_once(' ') {
+            Some((method, path)) => format!("{method} {}", self.shown(path)),
+            None => self.shown(line),
+        };
+        self.number(&shown)
+    }
+
+    /// The holder of the lock for which a thread slept, if it slept for one: the task that woke it.
+    pub(crate) fn holder(&mut self, off: &OffCpu) -> Option<u32> {
+        let waker = off.waker.as_ref().filter(|_| HELD.contains(&off.label))?;
+        if waker.pid == 0 {
+            return None;
+        }
+        self.number(&format!("{} (process {})", waker.name, waker.pid))
+    }
+
     /// The name with this number.
     pub fn name(&self, number: u32) -> &str {
         self.names.get(number as usize).map_or("", String::as_str)
@@ -44,14 +135,18 @@ impl FileNames {
     /// The file at which a thread slept.
     pub(crate) fn of(&mut self, off: &OffCpu) -> Option<u32> {
         match off.file.as_ref()? {
-            SleepFile::Path(path) => self.number(path),
+            SleepFile::Path(path) => self.path(path),
             SleepFile::Open { device, path } => {
                 let pid = off.thread.pid;
                 let mount = (self.mounts.entry(*device)).or_insert_with(|| Mount::of(pid, *device));
                 let whole = mount.as_ref().and_then(|mount| mount.path_of(path));
-                self.number(&whole.unwrap_or_else(|| format!("…/{}", path.trim_start_matches('/'))))
+                self.path(&whole.unwrap_or_else(|| format!("…/{}", path.trim_start_matches('/'))))
             }
         }
+    }
+
+    fn path(&mut self, path: &str) -> Option<u32> {
+        self.number(&self.shown(path))
     }
 }
 
@@ -120,6 +215,28 @@ mod tests {
         assert_eq!(path((8, 2), "/other/a"), None);
         assert_eq!(path((8, 1), "img/a"), None);
         assert_eq!(path((9, 9), "/a"), None);
+    }
+
+    #[test]
+    fn paths_are_hashed_part_by_part_when_they_are_to_be_anonymous() {
+        let names = FileNames::anonymous();
+        let shown = names.shown("/srv/customer/report.html");
+        let parts: Vec<&str> = shown.split('/').collect();
+        assert_eq!((parts[0], parts[1], parts[2].len()), ("", "srv", 8));
+        assert!(
+            parts[3].ends_with(".html") && parts[3].len() == 13,
+            "{shown}"
+        );
+        assert_eq!(
+            names.shown("/var/log/customer.log").rsplit('.').next(),
+            Some("log")
+        );
+        assert_eq!(names.shown("/srv/customer/report.html"), shown);
+        assert_ne!(
+            FileNames::anonymous().shown("/srv/customer/report.html"),
+            shown
+        );
+        assert_eq!(FileNames::default().shown("/a/b"), "/a/b");
     }
 
     #[test]

@@ -85,10 +85,14 @@ impl Cause {
         let Doing::Asleep { label, .. } = self.doing else {
             return false;
         };
-        let waits_for_work = matches!(
-            label,
-            Label::EventWait | Label::SocketAccept | Label::Timer | Label::Signal | Label::Child
-        );
+        // A thread that sleeps in a timer or for a child beside a request that it should read or answer does
+        // so for a handler.
+        let is_paused = matches!(label, Label::Timer | Label::Child);
+        let is_used = matches!(self.phase, Phase::ReceiveQueue | Phase::Service);
+        let waits_for_work = match label {
+            Label::EventWait | Label::SocketAccept | Label::Signal => true,
+            _ => is_paused && !is_used,
+        };
         !waits_for_work && !self.is_handover()
     }
 }
@@ -102,10 +106,12 @@ pub(crate) struct Part {
 }
 
 /// Where a thread slept, by numbers of [`FileNames`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct At {
     pub file: Option<u32>,
     pub symbol: Option<u32>,
+    /// The process which had the lock.
+    pub holder: Option<u32>,
 }
 
 /// What a thread does that has not ended.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use headway_base::format::{percent, time_us};
 use headway_debox::Label;
 use serde::Serialize;
 
@@ -9,6 +10,7 @@ use crate::advice::{Advice, advice};
 use crate::collector::{Collector, Stored};
 use crate::names::FileNames;
 use crate::parts::{Cause, Doing, Phase};
+use crate::upstreams::Upstream;
 
 /// Version of the form of [`Report`].
 pub const SCHEMA: u32 = 1;
@@ -33,6 +35,8 @@ pub struct Report {
     pub pids: Vec<u32>,
     /// Its TCP ports.
     pub ports: Vec<u16>,
+    /// Its Unix sockets.
+    pub sockets: Vec<String>,
     /// Length of the observation.
     pub duration_s: f64,
     /// Counts of requests.
@@ -43,8 +47,12 @@ pub struct Report {
     pub phases: Vec<PhaseShare>,
     /// Causes, the one with the largest share at the p99 first.
     pub causes: Vec<CauseShare>,
+    /// Requests by method and path, if these were asked for: those with the most time first.
+    pub paths: Vec<PathShare>,
     /// What to change.
     pub advice: Vec<Advice>,
+    /// The sockets to which the server was connected itself.
+    pub upstreams: Vec<Upstream>,
     /// Connections that the kernel did not accept because a queue was full. Of all servers in the
     /// network namespace.
     pub listen_overflows: Option<u64>,
@@ -135,6 +143,32 @@ pub struct CauseShare {
     pub requests: u64,
     /// The files with most of that time.
     pub files: Vec<FileShare>,
+    /// The processes which had the lock for most of that time.
+    pub holders: Vec<HolderShare>,
+}
+
+/// Requests with the same method and path.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathShare {
+    /// `GET /index.html`.
+    pub path: String,
+    /// How many.
+    pub requests: u64,
+    /// Their share of the time of all requests.
+    pub share: f64,
+    /// The median, in microseconds.
+    pub p50_us: f64,
+    /// The 99th percentile.
+    pub p99_us: f64,
+}
+
+/// A process which had a lock.
+#[derive(Clone, Debug, Serialize)]
+pub struct HolderShare {
+    /// Name and process id.
+    pub name: String,
+    /// The time.
+    pub total_ns: u64,
 }
 
 /// A file at which threads slept.
@@ -178,6 +212,7 @@ impl Report {
         };
         report.phases = phases(&collector.causes, &sums);
         report.causes = causes(&collector.causes, &collector.names, &order, &sums);
+        report.paths = paths(&collector.names, &order);
         report
     }
 
@@ -212,6 +247,31 @@ impl Shares {
             p95: self.p95 + other.p95,
             p99: self.p99 + other.p99,
         }
+    }
+}
+
+/// Requests that a glance looks at.
+const GLANCED: usize = 2000;
+
+impl Collector {
+    /// Percentiles of the latest requests and the largest cause of late ones, in one line; `None` without
+    /// requests.
+    pub fn glance(&self) -> Option<String> {
+        let latest = self.stored.iter().rev().take(GLANCED);
+        let mut order: Vec<&Stored> = latest.collect();
+        order.sort_by_key(|stored| stored.total_ns);
+        let sums = Sums::of(&order, self.causes.len());
+        let largest = (self.causes.iter().zip(&sums.shares))
+            .max_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))?;
+        let latency = latency(&order);
+        Some(format!(
+            "p50 {}, p99 {}, {} of it in {}: {}",
+            time_us(latency.p50_us),
+            time_us(latency.p99_us),
+            percent((largest.1.p99 * 100.0).round() / 100.0),
+            largest.0.phase.name(),
+            crate::text::in_words(largest.0)
+        ))
     }
 }
 
@@ -274,6 +334,35 @@ impl Sums {
     }
 }
 
+/// `order` is by length.
+fn paths(names: &FileNames, order: &[&Stored]) -> Vec<PathShare> {
+    let mut lengths: HashMap<u32, Vec<u64>> = HashMap::new();
+    for stored in order {
+        if let Some(line) = stored.line {
+            lengths.entry(line).or_default().push(stored.total_ns);
+        }
+    }
+    let whole: u64 = order.iter().map(|stored| stored.total_ns).sum();
+    let row = |(line, lengths): (u32, Vec<u64>)| {
+        let at = |quantile| lengths[rank(quantile, lengths.len())] as f64 / 1e3;
+        PathShare {
+            path: names.name(line).to_owned(),
+            requests: lengths.len() as u64,
+            share: lengths.iter().sum::<u64>() as f64 / whole.max(1) as f64,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+        }
+    };
+    let mut rows: Vec<PathShare> = lengths.into_iter().map(row).collect();
+    rows.sort_by(|a, b| {
+        b.share
+            .total_cmp(&a.share)
+            .then_with(|| a.path.cmp(&b.path))
+    });
+    rows.truncate(CAUSES_MAX);
+    rows
+}
+
 fn phases(causes: &[Cause], sums: &Sums) -> Vec<PhaseShare> {
     let share = |phase: Phase| {
         let of_phase = causes.iter().zip(&sums.shares);
@@ -296,6 +385,7 @@ struct Totals {
     requests: u64,
     files: HashMap<u32, u64>,
     symbols: HashMap<u32, u64>,
+    holders: HashMap<u32, u64>,
 }
 
 fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -> Vec<CauseShare> {
@@ -312,6 +402,9 @@ fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -
             }
             if let Some(symbol) = at.symbol {
                 *total.symbols.entry(symbol).or_default() += ns;
+            }
+            if let Some(holder) = at.holder {
+                *total.holders.entry(holder).or_default() += ns;
             }
         }
     }
@@ -362,6 +455,12 @@ fn row(cause: &Cause, totals: &Totals, share: Shares, names: &FileNames) -> Caus
         total_ns: totals.ns,
         requests: totals.requests,
         files: largest(&totals.files),
+        holders: (largest(&totals.holders).into_iter())
+            .map(|one| HolderShare {
+                name: one.path,
+                total_ns: one.total_ns,
+            })
+            .collect(),
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Target {
     Pid(u32),
     /// The processes that listen on a TCP port, in any network namespace.
     Port(u16),
+    /// The processes of a control group, by its path or the name or number of a unit or container.
+    Group(String),
 }
 
 /// A server that runs.
@@ -30,6 +32,17 @@ pub struct Server {
     pub pids: Vec<u32>,
     /// The ports that they listen on.
     pub ports: Vec<ServerPort>,
+    /// The Unix sockets that they listen on.
+    pub sockets: Vec<ServerSocket>,
+}
+
+/// A Unix socket on which a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerSocket {
+    /// Its inode.
+    pub inode: u64,
+    /// Its path; an abstract name begins with `@`.
+    pub path: String,
 }
 
 /// Why a server was not found.
@@ -47,7 +60,16 @@ pub enum ServerError {
          root)"
     )]
     NoPort(u16),
+    /// No process is in the control group.
+    #[error(
+        "no process is in a control group {0}: give its path below /sys/fs/cgroup, the name of a unit, or at least \
+         {CONTAINER_ID_MIN} digits of a container's id"
+    )]
+    NoGroup(String),
 }
+
+/// So much of a container's id is unique; `docker ps` shows as much.
+const CONTAINER_ID_MIN: usize = 12;
 
 /// A process, as /proc shows it.
 struct Process {
@@ -79,16 +101,30 @@ impl Server {
                         .any(|known| known.port == *port)
                 })
                 .collect(),
+            Target::Group(group) => (all.keys().copied())
+                .filter(|pid| *pid != own && is_in_group(*pid, group))
+                .collect(),
         };
         if roots.is_empty() {
             return Err(match target {
                 Target::Name(name) => ServerError::NoName(name.clone()),
                 Target::Pid(pid) => ServerError::NoPid(*pid),
                 Target::Port(port) => ServerError::NoPort(*port),
+                Target::Group(group) => ServerError::NoGroup(group.clone()),
             });
         }
         add_children(&mut roots, &all);
-        let first = roots.iter().find_map(|pid| all.get(pid));
+        let listens = |pid: &&u32| !listening_ports(**pid).is_empty();
+        let named = match target {
+            // A container may have a program which starts the server.
+            Target::Group(_) => roots.iter().find(listens).and_then(|pid| all.get(pid)),
+            _ => None,
+        };
+        let first = named.or_else(|| roots.iter().find_map(|pid| all.get(pid)));
+        let sockets: BTreeSet<ServerSocket> = match target {
+            Target::Port(_) => BTreeSet::new(),
+            _ => (roots.iter().flat_map(|pid| listening_sockets(*pid))).collect(),
+        };
         let ports: BTreeSet<ServerPort> =
             roots.iter().flat_map(|pid| listening_ports(*pid)).collect();
         Ok(Server {
@@ -96,6 +132,7 @@ impl Server {
             ports: (ports.into_iter())
                 .filter(|known| !matches!(target, Target::Port(port) if *port != known.port))
                 .collect(),
+            sockets: sockets.into_iter().collect(),
             pids: roots.into_iter().collect(),
         })
     }
@@ -109,6 +146,8 @@ impl Server {
     /// See [`AttachError`]; each says what to do.
     pub fn observe(&self, limits: &RequestLimits) -> Result<RequestObserver, AttachError> {
         let mut observer = RequestObserver::start(&self.pids, &self.ports, limits)?;
+        let mut sockets = self.sockets.iter();
+        sockets.try_for_each(|socket| observer.add_listener(socket.inode))?;
         // It may have forked before that was observed.
         let mut family: BTreeSet<u32> = self.pids.iter().copied().collect();
         add_children(&mut family, &processes());
@@ -178,19 +217,29 @@ fn add_children(found: &mut BTreeSet<u32>, all: &BTreeMap<u32, Process>) {
     }
 }
 
-/// The TCP ports that a process listens on; none if its descriptors cannot be read.
-pub fn listening_ports(pid: u32) -> Vec<ServerPort> {
+/// The name of a process's program.
+pub(crate) fn program_of(pid: u32) -> Option<String> {
+    Some(process(pid)?.program)
+}
+
+/// The inodes of a process's sockets; none if its descriptors cannot be read.
+pub(crate) fn socket_inodes(pid: u32) -> BTreeSet<u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten()
         .flatten();
-    let sockets: BTreeSet<u64> = entries
+    entries
         .filter_map(|entry| {
             let link = fs::read_link(entry.path()).ok()?;
             let number = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
             number.parse().ok()
         })
-        .collect();
+        .collect()
+}
+
+/// The TCP ports that a process listens on; none if its descriptors cannot be read.
+pub fn listening_ports(pid: u32) -> Vec<ServerPort> {
+    let sockets = socket_inodes(pid);
     if sockets.is_empty() {
         return Vec::new();
     }
@@ -211,6 +260,52 @@ pub fn listening_ports(pid: u32) -> Vec<ServerPort> {
         .collect()
 }
 
+/// The Unix sockets that a process listens on; none if its descriptors cannot be read.
+fn listening_sockets(pid: u32) -> Vec<ServerSocket> {
+    let own = socket_inodes(pid);
+    if own.is_empty() {
+        return Vec::new();
+    }
+    let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    (table.lines().filter_map(unix_listener))
+        .filter(|socket| own.contains(&socket.inode))
+        .collect()
+}
+
+/// A line of /proc/net/unix, if it is a stream socket (type 1) which accepts connections (__SO_ACCEPTCON).
+fn unix_listener(line: &str) -> Option<ServerSocket> {
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let (flags, kind) = (
+        u32::from_str_radix(fields.next()?, 16).ok()?,
+        fields.next()?,
+    );
+    let (inode, path) = (fields.nth(1)?.parse().ok()?, fields.next()?);
+    (flags & 0x10000 != 0 && kind == "0001").then(|| ServerSocket {
+        inode,
+        path: path.to_owned(),
+    })
+}
+
+/// Whether a process is in a control group or below it (cgroups(7)).
+fn is_in_group(pid: u32, group: &str) -> bool {
+    let table = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let wanted = group.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
+    !wanted.is_empty() && table.lines().any(|line| names_group(line, wanted))
+}
+
+/// A line is `NUMBER:CONTROLLERS:PATH`.
+fn names_group(line: &str, wanted: &str) -> bool {
+    let path = line.splitn(3, ':').nth(2).unwrap_or_default();
+    let path = path.trim_matches('/');
+    let below = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    let is_id =
+        wanted.len() >= CONTAINER_ID_MIN && wanted.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.strip_prefix(wanted).is_some_and(below)
+        || path
+            .split('/')
+            .any(|part| part == wanted || is_id && part.contains(wanted))
+}
+
 /// Inode and port of a line of /proc/net/tcp, if it is a listener (state 0A).
 fn listener(line: &str) -> Option<(u64, u16)> {
     let mut fields = line.split_ascii_whitespace();
@@ -226,7 +321,9 @@ fn listener(line: &str) -> Option<(u64, u16)> {
 mod tests {
     use std::net::TcpListener;
 
-    use super::{Server, ServerError, Target, listener, listening_ports};
+    use super::{
+        Server, ServerError, Target, listener, listening_ports, listening_sockets, names_group,
+    };
 
     #[test]
     fn listener_is_read_from_a_line_of_the_kernel() {
@@ -246,6 +343,37 @@ mod tests {
         assert!(server.ports.iter().any(|known| known.port == port));
         drop(socket);
         assert!(!listening_ports(own).iter().any(|known| known.port == port));
+    }
+
+    #[test]
+    fn own_unix_socket_is_found_with_its_path() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let socket = std::os::unix::net::UnixListener::bind(&path).expect("a listener");
+        let listens = || {
+            let all = listening_sockets(std::process::id());
+            all.iter()
+                .any(|known| Some(known.path.as_str()) == path.to_str())
+        };
+        assert!(listens());
+        drop(socket);
+        assert!(!listens());
+    }
+
+    #[test]
+    fn group_is_named_by_path_unit_or_container() {
+        let unit = "0::/system.slice/nginx.service";
+        let id = "0123456789abcdef".repeat(4);
+        let container = format!("4:memory:/system.slice/docker-{id}.scope");
+        assert!(names_group(unit, "nginx.service"));
+        assert!(names_group(unit, "system.slice"));
+        assert!(!names_group(unit, "system") && !names_group(unit, "nginx"));
+        assert!(names_group(&container, &id[..12]));
+        assert!(!names_group(&container, &id[..11]));
+        assert_eq!(
+            Server::find(&Target::Group("/".to_owned())),
+            Err(ServerError::NoGroup("/".to_owned()))
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use headway_base::format::{count, counted, percent, printable, time_ns, time_us};
 use headway_debox::Label;
 
-use crate::advice::is_fast;
+use crate::advice::{Advice, is_fast};
 use crate::parts::{Cause, Doing, Phase};
 use crate::report::{CauseShare, Report};
 
@@ -17,19 +17,26 @@ const SHOWN_SHARE: f64 = 0.005;
 
 /// A cause in words: where the request was, and what the thread did.
 pub fn in_words(cause: &Cause) -> String {
-    let what = match &cause.doing {
-        _ if cause.is_handover() => "idle until another thread passed it on".to_owned(),
-        Doing::Running => "running".to_owned(),
-        Doing::Runnable => "waiting for a CPU".to_owned(),
-        Doing::Client => "waiting for the client".to_owned(),
-        Doing::Unseen => "not seen".to_owned(),
-        Doing::Asleep { call, label } => asleep(*call, *label),
+    let what = match cause.is_handover() {
+        true => "idle until another thread passed it on".to_owned(),
+        false => doing_in_words(&cause.doing),
     };
     match (cause.phase, cause.for_others, &cause.doing) {
         (_, _, Doing::Client | Doing::Unseen) | (_, false, _) => what,
         (_, _, Doing::Running) => format!("{what} for other requests"),
         (Phase::AcceptQueue | Phase::ReceiveQueue, _, _) => what,
         (_, true, _) => format!("{what}, for another request"),
+    }
+}
+
+/// What a thread does, in words.
+pub(crate) fn doing_in_words(doing: &Doing) -> String {
+    match doing {
+        Doing::Running => "running".to_owned(),
+        Doing::Runnable => "waiting for a CPU".to_owned(),
+        Doing::Client => "waiting for the client".to_owned(),
+        Doing::Unseen => "not seen".to_owned(),
+        Doing::Asleep { call, label } => asleep(*call, *label),
     }
 }
 
@@ -61,7 +68,10 @@ pub fn summary(report: &Report) -> String {
     if requests == 0 {
         return nothing(report);
     }
-    let mut text = format!(
+    let mut text =
+        (report.advice.first()).map_or_else(String::new, |advice| found(advice, latency.p99_us));
+    let _ = write!(
+        text,
         "{}: {} in {}; p50 {}, p95 {}, p99 {}.",
         printable(&report.server),
         counted(requests, "request", "requests"),
@@ -73,10 +83,10 @@ pub fn summary(report: &Report) -> String {
     let causes = report.causes.iter().filter(|cause| cause.share.p99 >= 0.1);
     for (index, cause) in causes.take(3).enumerate() {
         let us = cause.share.p99 * latency.p99_us;
-        let around = if index == 0 { " of the p99" } else { "" };
+        let around = if index == 0 { "At the p99, " } else { "" };
         let _ = write!(
             text,
-            " {}{around} ({}): {}{}.",
+            " {around}{} ({}): {}{}.",
             percent(rounded(cause.share.p99)),
             time_us(us),
             phase_in_words(cause.phase),
@@ -89,6 +99,20 @@ pub fn summary(report: &Report) -> String {
         text += " That is fast, so there is nothing to change for these.";
     }
     text
+}
+
+/// The first sentence.
+fn found(advice: &Advice, p99_us: f64) -> String {
+    let finding = &advice.finding;
+    match advice.share_p99 {
+        share if share >= 0.01 => format!(
+            "{finding}: {} of the p99 ({} of {}). ",
+            percent(rounded(share)),
+            time_us(share * p99_us),
+            time_us(p99_us)
+        ),
+        _ => format!("{finding}. "),
+    }
 }
 
 /// In whole percents: the shares of a few requests are no more exact.
@@ -107,9 +131,10 @@ fn nothing(report: &Report) -> String {
             waiting(report)
         );
     }
-    let why = match (report.ports.is_empty(), requests.unanswered) {
-        (true, _) => "its processes listen on no TCP port",
-        (false, 0) => "no request came to its ports, or none was answered",
+    let is_deaf = report.ports.is_empty() && report.sockets.is_empty();
+    let why = match (is_deaf, requests.unanswered) {
+        (true, _) => "its processes listen on no socket",
+        (false, 0) => "no request came to its sockets, or none was answered",
         (false, _) => "connections ended without a response",
     };
     format!("{server}: nothing to explain: {why} in {duration}.")
@@ -161,6 +186,8 @@ pub fn render(report: &Report, heading: impl Fn(&str) -> String) -> String {
             out += &wrapped(&format!("{} ({})", advice.text, advice.evidence), "- ", 100);
         }
     }
+    requests(report, &mut out, &heading);
+    upstreams(report, &mut out, &heading);
     loops(report, &mut out, &heading);
     let _ = writeln!(out, "\n{}", heading("What was seen"));
     for line in seen(report) {
@@ -218,6 +245,9 @@ fn causes(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) 
         if let Some(file) = cause.files.first() {
             let _ = writeln!(out, "{:>60}{}", "", printable(&file.path));
         }
+        if let Some(holder) = cause.holders.first() {
+            let _ = writeln!(out, "{:>60}held by {}", "", printable(&holder.name));
+        }
     }
     if more > 0 {
         let _ = writeln!(out, "{more} more; --json has them");
@@ -230,6 +260,56 @@ fn cell(share: f64) -> String {
         s if s <= 0.0 => headway_base::format::NONE.to_owned(),
         s if s < 0.001 => "<0.1 %".to_owned(),
         s => format!("{:.1} %", s * 100.0),
+    }
+}
+
+/// Rows of the table of paths.
+const PATHS_MAX: usize = 10;
+
+fn requests(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
+    if report.paths.is_empty() {
+        return;
+    }
+    let head = format!(
+        "{:>10}{:>10}{:>10}{:>9}  {}",
+        "REQUESTS", "P50", "P99", "OF TIME", "METHOD AND PATH"
+    );
+    let _ = writeln!(out, "\n{}", heading(&head));
+    for path in report.paths.iter().take(PATHS_MAX) {
+        let _ = writeln!(
+            out,
+            "{:>10}{:>10}{:>10}{:>9}  {}",
+            count(path.requests),
+            time_us(path.p50_us),
+            time_us(path.p99_us),
+            cell(path.share),
+            printable(&path.path),
+        );
+    }
+}
+
+/// Rows of the table of upstreams.
+const UPSTREAMS_MAX: usize = 5;
+
+fn upstreams(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
+    if report.upstreams.is_empty() {
+        return;
+    }
+    let head = format!(
+        "{:>11}{:>15}{:>12}  {}",
+        "CONNECTIONS", "NOT ACCEPTED", "OF LOOKS", "UPSTREAM"
+    );
+    let _ = writeln!(out, "\n{}", heading(&head));
+    for upstream in report.upstreams.iter().take(UPSTREAMS_MAX) {
+        let _ = writeln!(
+            out,
+            "{:>11}{:>15}{:>12}  {} {}",
+            count(upstream.connections_max),
+            count(upstream.waiting_max),
+            cell(upstream.waiting_looks as f64 / upstream.looks.max(1) as f64),
+            printable(&upstream.address),
+            printable(upstream.program.as_deref().unwrap_or_default()),
+        );
     }
 }
 
@@ -251,19 +331,31 @@ fn loops(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
     }
 }
 
+/// Where the server listens.
+fn listeners(report: &Report) -> String {
+    let ports: Vec<String> = report.ports.iter().map(u16::to_string).collect();
+    let sockets: Vec<_> = report.sockets.iter().map(|path| printable(path)).collect();
+    let tcp = match ports.len() {
+        0 if !sockets.is_empty() => String::new(),
+        0 => "TCP ports none".to_owned(),
+        1 => format!("TCP port {}", ports[0]),
+        _ => format!("TCP ports {}", ports.join(", ")),
+    };
+    match sockets.is_empty() {
+        true => tcp,
+        false => format!("{tcp} unix:{}", sockets.join(", unix:"))
+            .trim_start()
+            .to_owned(),
+    }
+}
+
 /// What the figures cover.
 fn seen(report: &Report) -> Vec<String> {
     let requests = &report.requests;
     let processes = counted(report.pids.len() as u64, "process", "processes");
-    let ports: Vec<String> = report.ports.iter().map(u16::to_string).collect();
     let mut lines = vec![format!(
-        "{processes}, TCP {} {}, {}.",
-        if ports.len() == 1 { "port" } else { "ports" },
-        if ports.is_empty() {
-            "none".to_owned()
-        } else {
-            ports.join(", ")
-        },
+        "{processes}, {}, {}.",
+        listeners(report),
         counted(requests.connections, "connection", "connections")
     )];
     if requests.sampled_one_in > 1 {

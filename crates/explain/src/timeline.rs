@@ -49,9 +49,10 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Adds a time that has ended.
-    pub fn add(&mut self, off: &OffCpu, names: &mut FileNames) {
+    /// Adds a time that has ended. Where it was.
+    pub fn add(&mut self, off: &OffCpu, names: &mut FileNames) -> At {
         let span = Span::of(off, names);
+        let at = span.at;
         let spans = self.threads.entry(off.thread).or_default();
         while spans.len() >= PER_THREAD_MAX {
             spans.pop_front();
@@ -60,6 +61,7 @@ impl Timeline {
         }
         spans.push_back(span);
         self.spans += 1;
+        at
     }
 
     /// Forgets what is too old.
@@ -128,6 +130,7 @@ impl Span {
             at: At {
                 file: names.of(off),
                 symbol: off.symbol.as_deref().map(|name| names.symbol(name)),
+                holder: names.holder(off),
             },
         }
     }
@@ -187,6 +190,7 @@ mod tests {
             label: Label::PageIo,
             symbol: None,
             connection: None,
+            waker: None,
             file: None,
         }
     }

@@ -4,4 +4,7 @@
 #[allow(dead_code, reason = "it is shared with the truth bed of labels")]
 mod fuse;
 mod bed;
+mod cases;
+mod servers;
 mod truth;
+mod unix;

@@ -133,6 +133,10 @@ fn lock_of_a_file_is_named_when_another_process_has_it() {
     let cause = cause.expect("it");
     assert_eq!(cause.label, Some(Label::FileLock));
     assert_eq!(cause.files[0].path, path.to_str().expect("UTF-8"));
+    // It was this process.
+    let own = format!("(process {})", std::process::id());
+    assert!(cause.holders[0].name.ends_with(&own), "{:?}", cause.holders);
+    assert!(report.summary.contains(&own), "{}", report.summary);
     assert_adds_up(&report, &[&client]);
 }
 

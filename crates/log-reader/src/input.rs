@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -16,10 +17,13 @@ const BUFFER_BYTES: usize = 256 * 1024;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Lines without their ends.
+/// Lines without their ends, each a part of one buffer: nothing is copied but the rest of a buffer.
 pub(crate) struct Lines {
-    input: Box<dyn BufRead>,
-    line: Vec<u8>,
+    input: Box<dyn Read>,
+    buffer: Vec<u8>,
+    /// What of the buffer has been read and not given.
+    unread: Range<usize>,
+    at_end: bool,
     too_long: u64,
 }
 
@@ -32,20 +36,24 @@ impl Lines {
         }
     }
 
-    pub fn of(file: impl Read + 'static) -> io::Result<Lines> {
-        let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
-        let begins = file.fill_buf()?;
-        let input: Box<dyn BufRead> = if begins.starts_with(&GZIP) {
-            let file = MultiGzDecoder::new(file);
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, file))
-        } else if begins.starts_with(&ZSTD) {
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, Frames::new(file)))
-        } else {
-            Box::new(file)
+    pub fn of(mut file: impl Read + 'static) -> io::Result<Lines> {
+        let mut begins = Vec::new();
+        (&mut file)
+            .take(ZSTD.len() as u64)
+            .read_to_end(&mut begins)?;
+        let (is_gzip, is_zstd) = (begins.starts_with(&GZIP), begins.starts_with(&ZSTD));
+        let file = io::Cursor::new(begins).chain(file);
+        let buffered = |file| BufReader::with_capacity(BUFFER_BYTES, file);
+        let input: Box<dyn Read> = match (is_gzip, is_zstd) {
+            (true, _) => Box::new(MultiGzDecoder::new(buffered(file))),
+            (_, true) => Box::new(Frames::new(buffered(file))),
+            _ => Box::new(file),
         };
         Ok(Lines {
             input,
-            line: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES],
+            unread: 0..0,
+            at_end: false,
             too_long: 0,
         })
     }
@@ -57,38 +65,53 @@ impl Lines {
 
     /// The next line; `None` at the end.
     pub fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        let mut skips = false;
+        let mut searched = 0;
         loop {
-            self.line.clear();
-            let limit = LINE_BYTES_MAX as u64 + 1;
-            let read = (&mut self.input)
-                .take(limit)
-                .read_until(b'\n', &mut self.line)?;
-            if read == 0 {
-                return Ok(None);
+            let unread = &self.buffer[self.unread.clone()];
+            if let Some(at) = memchr::memchr(b'\n', &unread[searched..]) {
+                let line = self.unread.start..self.unread.start + searched + at;
+                self.unread.start = line.end + 1;
+                if skips || line.len() > LINE_BYTES_MAX {
+                    self.too_long += 1;
+                    (skips, searched) = (false, 0);
+                    continue;
+                }
+                return Ok(Some(self.buffer[line].trim_ascii_end()));
             }
-            if self.line.last() == Some(&b'\n') {
-                self.line.pop();
-            } else if read as u64 == limit {
-                self.too_long += 1;
-                self.skip_line()?;
-                continue;
+            searched = unread.len();
+            if searched > LINE_BYTES_MAX {
+                skips = true;
+                self.unread.start = self.unread.end;
+                searched = 0;
             }
-            return Ok(Some(self.line.trim_ascii_end()));
+            if self.at_end {
+                let line = std::mem::replace(&mut self.unread, 0..0);
+                if skips {
+                    self.too_long += 1;
+                    return Ok(None);
+                }
+                let line = &self.buffer[line];
+                return Ok((!line.is_empty()).then(|| line.trim_ascii_end()));
+            }
+            self.fill()?;
         }
     }
 
-    fn skip_line(&mut self) -> io::Result<()> {
-        loop {
-            let bytes = self.input.fill_buf()?;
-            let (used, is_end) = match memchr::memchr(b'\n', bytes) {
-                Some(at) => (at + 1, true),
-                None => (bytes.len(), bytes.is_empty()),
-            };
-            self.input.consume(used);
-            if is_end {
-                return Ok(());
+    /// Moves what is unread to the beginning, and reads more behind it.
+    fn fill(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        let free = &mut self.buffer[self.unread.end..];
+        let read = loop {
+            match self.input.read(free) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
             }
-        }
+        };
+        self.at_end = read == 0;
+        self.unread.end += read;
+        Ok(())
     }
 }
 
@@ -178,6 +201,12 @@ mod tests {
         assert_eq!(all(text), ["short", "1 too long"]);
         assert_eq!(all(vec![b'x'; LINE_BYTES_MAX + 1]), ["1 too long"]);
         assert_eq!(all(vec![b'x'; LINE_BYTES_MAX]).len(), 1);
+        let mut text = vec![b'x'; LINE_BYTES_MAX];
+        text.extend_from_slice(b"\nshort\n");
+        assert_eq!(all(text)[1..], ["short"]);
+        let mut text = b"first\n".to_vec();
+        text.extend(vec![b'x'; super::BUFFER_BYTES]);
+        assert_eq!(all(text), ["first", "1 too long"]);
     }
 
     #[test]

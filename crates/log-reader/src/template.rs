@@ -1,7 +1,7 @@
 //! A line of text, taken apart by a format of nginx (`$status`) or Apache (`%s`).
 
 use crate::Entry;
-use crate::time::{scaled_ns, time_ns};
+use crate::time::{number, scaled_ns, time_ns};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -92,7 +92,11 @@ impl Template {
 fn end_of_field(rest: &[u8], behind: &[u8]) -> Option<usize> {
     let mut from = 0;
     loop {
-        let at = from + memchr::memmem::find(&rest[from..], behind)?;
+        let at = from + memchr::memchr(behind[0], &rest[from..])?;
+        if !rest[at..].starts_with(behind) {
+            from = at + 1;
+            continue;
+        }
         let slashes = rest[..at]
             .iter()
             .rev()
@@ -125,13 +129,10 @@ impl Field {
                 let last = last.strip_prefix(b"+").unwrap_or(last);
                 entry.duration_ns = scaled_ns(last, 1_000_000);
             }
-            Field::Status => {
-                let text = std::str::from_utf8(text).ok()?;
-                entry.status = Some(text.parse().ok()?);
-            }
+            Field::Status => entry.status = Some(u16::try_from(number(text)?).ok()?),
             Field::Bytes => {
                 let text = text.strip_prefix(b"+").unwrap_or(text);
-                entry.bytes = Some(std::str::from_utf8(text).ok()?.parse().ok()?);
+                entry.bytes = Some(number(text)?);
             }
         }
         Some(())

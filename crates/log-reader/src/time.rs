@@ -16,7 +16,8 @@ pub(crate) fn time_ns(text: &[u8]) -> Option<u64> {
     }
 }
 
-fn number(text: &[u8]) -> Option<u64> {
+/// A whole number of at most 18 digits.
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 18 {
         return None;
     }

@@ -6,6 +6,7 @@ use headway_load::cli_types::Time;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use super::outputs::Outputs;
 use crate::Failure;
 
 const MORE: &str = "Examples: headway explain --help";
@@ -17,11 +18,14 @@ Examples:
   headway explain -p 4711 --json | jq .causes      a process and its children
   headway explain -p nginx --fail-if 'blocked_share(p99) > 0.2'
                                                    fail if sleeping threads took a fifth of the p99
+  headway explain --cgroup nginx.service --paths   a unit or container, with method and path of requests
+  headway explain -p nginx --html why.html --folded why.folded
   headway explain --duration 20 -- node server.js  a server that is started for this
 
 A request begins when its first bytes arrive at the server's socket and ends with the last bytes of
 its response. So the time in which no thread read it is in it, which an access log does not show.
-The server is not changed and not stopped. Contents of requests are not read.
+The server is not changed and not stopped. Contents of requests are not read, but for method and path
+with --paths.
 
 Needs Linux 6.3 with BTF, and root or CAP_BPF, CAP_PERFMON and the right to read /proc of the server
 (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
@@ -30,6 +34,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 a condition of --fail-if is t
 
 const USAGE: &str = "headway explain [OPTIONS] -p NAME|PID
        headway explain [OPTIONS] --port PORT
+       headway explain [OPTIONS] --cgroup GROUP
        headway explain [OPTIONS] -- COMMAND…";
 
 /// Find out why the requests of a running server wait
@@ -37,14 +42,22 @@ const USAGE: &str = "headway explain [OPTIONS] -p NAME|PID
 #[command(after_help = MORE, after_long_help = EXAMPLES, override_usage = USAGE)]
 pub struct Arguments {
     /// The server: the name of its program, or a process id
-    #[arg(short = 'p', long = "pid", value_name = "NAME|PID", required_unless_present_any = ["port", "command"], conflicts_with_all = ["port", "command"])]
+    #[arg(short = 'p', long = "pid", value_name = "NAME|PID", required_unless_present_any = ["port", "cgroup", "command"], conflicts_with_all = ["port", "cgroup", "command"])]
     target: Option<String>,
     /// The server: the TCP port on which it listens
-    #[arg(long, value_name = "PORT", conflicts_with = "command")]
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["cgroup", "command"])]
     port: Option<u16>,
+    /// The server: a control group, by its path, the name of a unit, or a container's id
+    #[arg(long, value_name = "GROUP", conflicts_with = "command")]
+    cgroup: Option<String>,
     /// How long to observe
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = length)]
     pub duration: Duration,
+    /// Show requests by method and path; for HTTP/1 without TLS
+    ///
+    /// The first line of each request is copied from the server's memory. Queries are left out.
+    #[arg(long)]
+    pub paths: bool,
     /// Exit with 3 if a condition is true, such as 'blocked_share(p99) > 0.2' or 'p99 > 50ms'
     ///
     /// Shares are of the time of requests: blocked_share, queue_share, service_share and
@@ -52,12 +65,11 @@ pub struct Arguments {
     /// repeated. A server without requests meets every condition.
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
     /// A server to start, and its arguments, after `--`; it is ended with SIGTERM
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub outputs: Outputs,
 }
 
 impl Arguments {
@@ -65,6 +77,9 @@ impl Arguments {
     pub fn target(&self) -> Result<Target, Failure> {
         if let Some(port) = self.port {
             return Ok(Target::Port(port));
+        }
+        if let Some(group) = &self.cgroup {
+            return Ok(Target::Group(group.clone()));
         }
         let text = self.target.as_deref().unwrap_or_default().trim();
         match text.parse() {

@@ -5,9 +5,15 @@ use crate::layout::CALL_NONE;
 const EVENT_REQUEST: u64 = 6;
 const EVENT_RESPONSE: u64 = 7;
 const EVENT_OFF_CPU: u64 = 8;
+const EVENT_HEAD: u64 = 9;
 const REQUEST_WORDS: usize = 16;
 const RESPONSE_WORDS: usize = 6;
-pub(super) const OFF_CPU_WORDS: usize = 10;
+pub(super) const OFF_CPU_WORDS: usize = 13;
+const HEAD_WORDS: usize = 3;
+/// Bytes of `struct head_event` for the text; the last one is a zero.
+const HEAD_BYTES: usize = 256;
+/// Bytes of a path of a request that are kept.
+const REQUEST_PATH_MAX: usize = 120;
 pub(super) const NAME_WORDS: usize = 256 / 8;
 
 /// Flags of a connection.
@@ -86,6 +92,26 @@ pub struct SeenResponse {
     pub written_bytes: u64,
 }
 
+/// Method and path of an HTTP/1 request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenHead {
+    /// The connection.
+    pub connection: u64,
+    /// The request on it.
+    pub sequence: u64,
+    /// `GET /index.html`, without the query.
+    pub line: String,
+}
+
+/// The task that woke a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Waker {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+}
+
 /// A file at which a thread slept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SleepFile {
@@ -111,6 +137,7 @@ pub(crate) struct RawOffCpu {
     pub end_ns: u64,
     pub stack: u64,
     pub connection: Option<u64>,
+    pub waker: Option<Waker>,
     pub file: Option<SleepFile>,
 }
 
@@ -119,6 +146,7 @@ pub(crate) enum RawEvent {
     Request(SeenRequest),
     Response(SeenResponse),
     OffCpu(RawOffCpu),
+    Head(SeenHead),
 }
 
 impl RawEvent {
@@ -136,6 +164,14 @@ impl RawEvent {
                 drained_ns: time(words[4]),
                 written_bytes: words[5],
             })),
+            (EVENT_HEAD, length) if length >= HEAD_WORDS => {
+                let text = bytes.get(HEAD_WORDS * 8..)?;
+                Some(RawEvent::Head(SeenHead {
+                    connection: words[1],
+                    sequence: words[2],
+                    line: request_line(text)?,
+                }))
+            }
             (EVENT_OFF_CPU, length) if length >= OFF_CPU_WORDS => {
                 Some(RawEvent::OffCpu(RawOffCpu::of(&words)))
             }
@@ -185,9 +221,42 @@ impl RawOffCpu {
             end_ns: words[5],
             stack: words[6],
             connection: time(words[7]),
+            waker: Thread::of(words[10]).map(|thread| Waker {
+                name: text_of(&[words[11], words[12]]),
+                pid: thread.pid,
+            }),
             file: file(words[8] != 0, words[9], &name),
         }
     }
+}
+
+/// Up to the first zero.
+fn text_of(words: &[u64]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let end = bytes.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
+}
+
+/// Method and path of a request line (RFC 9112, section 3); `None` if it is none. Nothing else is kept: the
+/// query and the headers may hold secrets.
+fn request_line(bytes: &[u8]) -> Option<String> {
+    let bytes = &bytes[..bytes.len().min(HEAD_BYTES - 1)];
+    let end = bytes
+        .iter()
+        .position(|byte| matches!(byte, b'\r' | b'\n' | 0));
+    let line = std::str::from_utf8(&bytes[..end.unwrap_or(bytes.len())]).ok()?;
+    let (method, target) = line.split_once(' ')?;
+    let is_method =
+        (1..=16).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase());
+    let target = target.split(' ').next()?;
+    let path = target.split(['?', '#']).next()?;
+    if !is_method || !path.starts_with(['/', '*']) && !path.contains(':') {
+        return None;
+    }
+    Some(match path.char_indices().nth(REQUEST_PATH_MAX) {
+        Some((at, _)) => format!("{method} {}…", &path[..at]),
+        None => format!("{method} {path}"),
+    })
 }
 
 /// The file that the name of a sleep means.
@@ -247,6 +316,9 @@ mod tests {
             0,
             descriptor,
             8 << 20 | 1,
+            11 << 32 | 12,
+            u64::from_ne_bytes(*b"holder\0x"),
+            0,
         ];
         words.extend(
             (name.chunks_exact(8))
@@ -263,6 +335,8 @@ mod tests {
         let off = sleep(0, b"");
         assert_eq!((off.call, off.woken_ns, off.connection), (None, None, None));
         assert_eq!(off.file, None);
+        let waker = off.waker.expect("one");
+        assert_eq!((waker.name.as_str(), waker.pid), ("holder", 11));
         let path = SleepFile::Path("/srv/a".to_owned());
         assert_eq!(sleep(0, b"/srv/a\0x").file, Some(path));
     }
@@ -286,5 +360,39 @@ mod tests {
         assert!(RawEvent::of(&[]).is_none());
         assert!(RawEvent::of(&bytes(&[6, 1])).is_none());
         assert!(RawEvent::of(&bytes(&[9; 16])).is_none());
+    }
+
+    #[test]
+    fn method_and_path_are_kept_of_a_request_and_nothing_else() {
+        let line = |text: &str| super::request_line(text.as_bytes());
+        let get = "GET /a/b?key=secret HTTP/1.1\r\nCookie: c\r\n\r\n";
+        assert_eq!(line(get).as_deref(), Some("GET /a/b"));
+        assert_eq!(line("OPTIONS * HTTP/1.1\r\n").as_deref(), Some("OPTIONS *"));
+        let long = line(&format!("GET /{} HTTP/1.1", "x".repeat(240))).expect("a line");
+        assert!(
+            long.ends_with("x…") && long.chars().count() == 125,
+            "{long}"
+        );
+        for text in [
+            "",
+            "GET",
+            "get / HTTP/1.1",
+            "\u{16}\u{3}\u{1} x",
+            "HELLO WORLD",
+        ] {
+            assert_eq!(line(text), None, "{text}");
+        }
+        let mut words = vec![9, 4, 5];
+        words.extend([
+            u64::from_ne_bytes(*b"GET / HT"),
+            u64::from_ne_bytes(*b"TP/1.1\r\n"),
+        ]);
+        let Some(RawEvent::Head(head)) = RawEvent::of(&bytes(&words)) else {
+            panic!("a head");
+        };
+        assert_eq!(
+            (head.connection, head.sequence, head.line.as_str()),
+            (4, 5, "GET /")
+        );
     }
 }

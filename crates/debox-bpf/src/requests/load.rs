@@ -33,6 +33,13 @@ pub(super) const TRACEPOINTS: &[Tracepoint] = &[
     ),
 ];
 
+/// The end of Unix sockets, if these are observed.
+pub(super) const UNIX: &[Tracepoint] = &[optional(
+    "enter",
+    "sys_enter",
+    "requests on Unix sockets are not seen",
+)];
+
 // `enum trait` of the kernel's part.
 const FIRST_IS_DESCRIPTOR: u8 = 1;
 const FIRST_IS_PATH: u8 = 2;
@@ -40,6 +47,8 @@ const SECOND_IS_PATH: u8 = 4;
 const WAITS_FOR_EVENTS: u8 = 8;
 const ACCEPTS: u8 = 16;
 const RETURNS_EVENTS: u8 = 32;
+const READS: u8 = 64;
+const READS_LIST: u8 = 128;
 
 const PATH_FIRST: &[&str] = &[
     "open", "stat", "lstat", "access", "unlink", "mkdir", "rmdir", "rename", "readlink", "execve",
@@ -114,6 +123,8 @@ fn traits() -> [u8; CALLS_MAX] {
     (WAITS.iter()).for_each(|(name, _)| mark(name, WAITS_FOR_EVENTS));
     (["accept", "accept4"].iter()).for_each(|name| mark(name, ACCEPTS));
     COUNTED.iter().for_each(|name| mark(name, RETURNS_EVENTS));
+    (["read", "recvfrom"].iter()).for_each(|name| mark(name, READS));
+    mark("readv", READS_LIST);
     traits
 }
 
@@ -121,7 +132,8 @@ fn traits() -> [u8; CALLS_MAX] {
 pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
     let object = object::requests()?;
     check_privileges()?;
-    let traits = traits();
+    let (traits, heads) = (traits(), u8::from(limits.heads));
+    let close = headway_debox::calls::number("close").map_or(u64::MAX, u64::from);
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
     EbpfLoader::new()
         .btf(Some(&btf))
@@ -131,6 +143,8 @@ pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
         .map_max_entries("stacks", limits.stacks_max.max(1).next_power_of_two())
         .map_max_entries("events", limits.ring_bytes.max(4096).next_power_of_two())
         .override_global("traits", &traits, true)
+        .override_global("wants_heads", &heads, true)
+        .override_global("close_number", &close, true)
         .load(object)
         .map_err(|error| to_attach_error(&error))
 }

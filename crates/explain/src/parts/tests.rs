@@ -19,6 +19,7 @@ fn off(thread: Thread, label: Label, times: (u64, u64, u64), connection: Option<
         label,
         symbol: None,
         connection,
+        waker: None,
         file: None,
     }
 }
@@ -54,7 +55,9 @@ fn seen(parts: &[Part]) -> Vec<Seen> {
 
 fn parts(request: &SeenRequest, offs: &[OffCpu], current: Option<OffCpu>) -> Vec<Seen> {
     let (mut timeline, mut names) = (Timeline::default(), FileNames::default());
-    offs.iter().for_each(|off| timeline.add(off, &mut names));
+    for off in offs {
+        timeline.add(off, &mut names);
+    }
     let mut threads = Threads {
         timeline: &timeline,
         names: &mut names,

@@ -28,6 +28,7 @@ fn collector() -> Collector {
         let blocked_ns = if index < 95 { 0 } else { 9_000_000 };
         collector.stored.push(Stored {
             total_ns: 1_000_000 + blocked_ns,
+            line: None,
             parts: vec![
                 (0, At::default(), 1_000_000),
                 (1, At::default(), blocked_ns),
@@ -73,6 +74,7 @@ fn report_of_nothing_says_so() {
 #[test]
 fn requests_around_a_percentile_are_few_and_at_least_one() {
     let stored = Stored {
+        line: None,
         total_ns: 1,
         parts: Vec::new(),
     };

@@ -1,7 +1,7 @@
 //! What the tests share: a server that does what it is asked, clients with a clock, and what
 //! `explain` says of both.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -51,12 +51,17 @@ impl Bed {
 
     /// A server that has been started.
     pub fn of(test: &str, mut child: Child, port: u16, folder: tempfile::TempDir) -> Option<Bed> {
+        let limits = RequestLimits {
+            heads: true,
+            ..RequestLimits::default()
+        };
         let server = Server::find(&Target::Pid(child.id())).expect("it runs");
-        assert!(
-            server.ports.iter().any(|known| known.port == port),
-            "{server:?}"
-        );
-        let observer = match server.observe(&RequestLimits::default()) {
+        let listens = match port {
+            0 => !server.sockets.is_empty(),
+            port => server.ports.iter().any(|known| known.port == port),
+        };
+        assert!(listens, "{server:?}");
+        let observer = match server.observe(&limits) {
             Ok(observer) => observer,
             Err(error) => {
                 child.kill().expect("our child");
@@ -90,6 +95,11 @@ impl Bed {
         self.observer.waiting().expect("a map").0
     }
 
+    /// Connections which have not ended.
+    pub fn connections(&self) -> usize {
+        self.observer.open_connections().expect("a map")
+    }
+
     pub fn connect(&self) -> Client {
         Client::new(self.port)
     }
@@ -120,7 +130,7 @@ impl Drop for Bed {
 }
 
 /// Whether the machine lacks something.
-fn is_unsupported(error: &AttachError) -> bool {
+pub fn is_unsupported(error: &AttachError) -> bool {
     match error {
         AttachError::NotBuilt { why } => !why.contains("could not compile"),
         AttachError::Tracepoint { why, .. } => !why.contains("refused"),
@@ -132,8 +142,8 @@ fn is_unsupported(error: &AttachError) -> bool {
 }
 
 /// A client which measures its requests.
-pub struct Client {
-    stream: TcpStream,
+pub struct Client<S = TcpStream> {
+    stream: S,
     pub latency: Duration,
 }
 
@@ -142,6 +152,12 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         let timeout = Some(Duration::from_secs(60));
         stream.set_read_timeout(timeout).expect("a socket");
+        Client::of(stream)
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn of(stream: S) -> Client<S> {
         Client {
             stream,
             latency: Duration::ZERO,
@@ -155,7 +171,7 @@ impl Client {
         let line = format!("{line}\n");
         self.stream.write_all(line.as_bytes()).expect("sent");
         let mut answer = Vec::new();
-        let mut reader = BufReader::new(&self.stream);
+        let mut reader = BufReader::new(&mut self.stream);
         reader.read_until(b'\n', &mut answer).expect("an answer");
         self.latency += begun.elapsed();
         let text = String::from_utf8_lossy(&answer);
@@ -184,7 +200,7 @@ pub fn assert_attributed(attributed_ns: u64, injected: Duration, report: &Report
 
 /// Whether the parts of all requests add up to what the clients measured.
 #[track_caller]
-pub fn assert_adds_up(report: &Report, clients: &[&Client]) {
+pub fn assert_adds_up<S>(report: &Report, clients: &[&Client<S>]) {
     let measured_ns: u128 = clients.iter().map(|client| client.latency.as_nanos()).sum();
     let parts_ns: u64 = report.causes.iter().map(|cause| cause.total_ns).sum();
     let difference_ns = measured_ns.abs_diff(u128::from(parts_ns));

@@ -5,8 +5,8 @@
  *   server prefork   one process for each connection at a time, of one process
  *   server threads   the loop reads, another thread answers
  *
- * A second argument is the backlog. It prints its port. A request is a line, `VERB ARGUMENT`, and the answer
- * is a line:
+ * A second argument is the backlog, or the path of a Unix socket to listen on instead of a TCP port. It prints
+ * its port. A request is a line, `VERB ARGUMENT`, and the answer is a line:
  *
  *   hot X       at once
  *   open PATH   after opening a file and reading its first byte
@@ -27,6 +27,7 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -140,13 +141,28 @@ static void prefork(int listener) {
     }
 }
 
+static int listen_unix(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    bind(listener, (void *)&address, sizeof(address));
+    listen(listener, 64);
+    return listener;
+}
+
+static int listen_tcp(struct sockaddr_in *address, int backlog) {
+    socklen_t length = sizeof(*address);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    bind(listener, (void *)address, length);
+    listen(listener, backlog);
+    getsockname(listener, (void *)address, &length);
+    return listener;
+}
+
 int main(int count, char **arguments) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t length = sizeof(address);
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    bind(listener, (void *)&address, length);
-    listen(listener, count > 2 ? atoi(arguments[2]) : 64);
-    getsockname(listener, (void *)&address, &length);
+    const char *second = count > 2 ? arguments[2] : "64";
+    int listener = *second == '/' ? listen_unix(second) : listen_tcp(&address, atoi(second));
     printf("%d\n", ntohs(address.sin_port));
     fflush(stdout);
     const char *kind = count > 1 ? arguments[1] : "loop";
