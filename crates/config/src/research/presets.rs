@@ -12,6 +12,8 @@ named_values! {
     Preset, "preset" {
         /// Flash as it was published.
         Flash = "flash",
+        /// Flash that sends with sendfile, beside its mappings.
+        FlashSendfile = "flash-sendfile",
         /// Flash with helpers that pass descriptors.
         FdPass = "fd-pass",
         /// As fd-pass, without mappings.
@@ -57,6 +59,7 @@ impl Preset {
     pub(super) fn methods(self) -> (Opening, Option<SendVariant>) {
         match self {
             Preset::Flash => (Opening::Touch, Some(SendVariant::Mmap)),
+            Preset::FlashSendfile => (Opening::Touch, Some(SendVariant::SendfileMapped)),
             Preset::FdPass => (Opening::Pass, Some(SendVariant::Mmap)),
             Preset::NoMmap => (Opening::Pass, Some(SendVariant::SendfileRecent)),
             Preset::NewFlash => (Opening::Pass, Some(SendVariant::SendfileResident)),
