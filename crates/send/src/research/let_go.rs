@@ -21,7 +21,7 @@ use rustix::fs::CWD;
 use crate::{SendContext, SendProgress};
 
 /// References to a file that only the response being sent has: the file cache, the piece of the
-/// response, and the one in the hand of who sends it.
+/// response, and that of the sender.
 const REFERENCES_OF_ONE: usize = 3;
 
 /// The names of files that were closed, by what the files were.

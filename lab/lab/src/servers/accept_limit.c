@@ -25,7 +25,7 @@
 
 struct report {
     _Atomic uint64_t accepted; /* connections that were accepted through this library */
-    _Atomic uint64_t limited;  /* accept calls that were told that the queue is empty */
+    _Atomic uint64_t limited;  /* accept calls that were answered with an empty queue */
     _Atomic uint64_t largest;  /* the most connections after one wait */
     _Atomic uint64_t waits;    /* waits for events that returned */
 };

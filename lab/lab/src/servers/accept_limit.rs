@@ -25,7 +25,7 @@ const COUNTERS: usize = 4;
 pub struct AcceptReport {
     /// Connections that were accepted.
     pub accepted: u64,
-    /// Accept calls that were told that the queue is empty.
+    /// Accept calls that were answered with an empty queue.
     pub limited: u64,
     /// The most connections after one wait for events.
     pub largest_batch: u64,
