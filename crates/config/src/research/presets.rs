@@ -116,7 +116,7 @@ mod tests {
         }
         let error = "apache".parse::<Preset>().unwrap_err();
         assert!(
-            error.contains("flash, fd-pass, no-mmap, new-flash, headway, accept1"),
+            error.contains("flash, flash-sendfile, fd-pass, no-mmap, new-flash, headway, accept1"),
             "{error}"
         );
     }
@@ -124,8 +124,9 @@ mod tests {
     #[test]
     fn presets_differ_in_one_step_each() {
         let steps: Vec<_> = Preset::ALL.iter().map(|preset| preset.methods()).collect();
-        assert_eq!(steps[0].1, steps[1].1, "fd-pass changes the opening alone");
-        for pair in steps[1..4].windows(2) {
+        assert_eq!(steps[0].0, steps[1].0, "flash-sendfile changes the sending");
+        assert_eq!(steps[0].1, steps[2].1, "fd-pass changes the opening alone");
+        for pair in steps[2..5].windows(2) {
             assert_eq!(pair[0].0, pair[1].0, "then the sending alone");
             assert_ne!(pair[0].1, pair[1].1);
         }
