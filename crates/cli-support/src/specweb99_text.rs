@@ -92,6 +92,9 @@ fn facts(out: &mut String, description: &RunDescription, info: &SpecWeb99Info) {
         duration(description.load.duration_s.unwrap_or(0.0)),
         duration(info.ramp_s),
     );
+    if info.static_only {
+        out.push_str("  mix        static files only, against the rule of 30 % dynamic requests\n");
+    }
     if let Some(set) = &description.fileset {
         let rule = if info.data_rule {
             "the rule's size"
@@ -256,6 +259,7 @@ mod tests {
         let mut info = SpecWeb99Info {
             connections: 2,
             data_rule: true,
+            static_only: true,
             rate_max_bits_per_s: 400_000,
             rate_min_bits_per_s: 320_000.0,
             iterations: iterations.collect(),

@@ -82,7 +82,7 @@ pub use memory::{Memory, available_now, default_kept_bytes};
 pub use networks::{Access, Network, Networks, TrustedProxies};
 pub use otlp::{OtlpConfig, Percent};
 pub use redirect::Redirect;
-pub use research::{RESEARCH_TABLE, ResearchConfig, SendVariant};
+pub use research::{RESEARCH_TABLE, ResearchConfig, SendOrder, SendVariant};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, Sandbox, SendMethod};
 pub use tls::{

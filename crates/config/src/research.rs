@@ -40,12 +40,27 @@ named_values! {
         /// All files by `sendfile`, each chunk after a residency check.
         #[default]
         SendfileResident = "sendfile-resident",
+        /// As sendfile-resident, and the header leaves in a packet of its own.
+        SendfilePlain = "sendfile-plain",
         /// All files by `sendfile`, each chunk if it was used lately. The guess may be wrong, and
         /// then the event loop blocks.
         SendfileRecent = "sendfile-recent",
+        /// All files by `sendfile`, each chunk when `mincore` reports its mapping resident.
+        SendfileMapped = "sendfile-mapped",
         /// All files from mappings, each chunk when `mincore` reports it resident, with the header
         /// in one `writev`.
         Mmap = "mmap",
+    }
+}
+
+named_values! {
+    /// Which of the connections that can send long responses sends first.
+    SendOrder, "order of sending" {
+        /// That which became ready first.
+        #[default]
+        Ready = "ready",
+        /// That with the fewest bytes left (SRPT; Harchol-Balter and others).
+        Shortest = "shortest",
     }
 }
 
@@ -62,12 +77,22 @@ pub struct ResearchConfig {
     /// some send methods use it.
     #[serde(rename = "mapped-max")]
     pub mapped_max_bytes: u64,
+    /// Whether a file is closed once it is mapped.
+    #[serde(default)]
+    pub close_mapped: bool,
     /// Whether to read from a new connection at once.
     pub eager_read: bool,
     /// Whether to write a response at once, without asking whether the socket is writable.
     pub eager_write: bool,
+    /// Which of the connections that can send long responses sends first.
+    #[serde(default)]
+    pub send_order: SendOrder,
     /// Whether to accept connections also whenever one has closed.
     pub accept_on_close: bool,
+    /// Whether an accept batch without a limit lasts as long as connections arrive, and no silent
+    /// connection closes for a new one.
+    #[serde(default)]
+    pub original_limits: bool,
     /// Whether to read from a connection until no data is left.
     pub full_read: bool,
     /// Whether paths, open files and small responses are cached between requests.
@@ -91,9 +116,12 @@ impl Default for ResearchConfig {
             opening: Opening::Probe,
             send_method: None,
             mapped_max_bytes: 0,
+            close_mapped: false,
             eager_read: true,
             eager_write: true,
+            send_order: SendOrder::Ready,
             accept_on_close: false,
+            original_limits: false,
             full_read: false,
             caching: true,
             thundering_herd: false,

@@ -1,7 +1,7 @@
 //! An open regular file and what it was when it was opened.
 
 use crate::deferred_close::DeferredCloses;
-use headway_os::open::{Status, status};
+use headway_os::open::{Status, replace_descriptor, status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::Cell;
 use std::io;
@@ -75,6 +75,16 @@ pub(crate) enum Nowait {
     Refuses,
 }
 
+/// Whether the descriptor of an [`OpenFile`] is that of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hold {
+    Held,
+    /// It was closed on purpose, and its name is known.
+    LetGo,
+    /// It was closed, and the name must be looked up again.
+    Outdated,
+}
+
 /// An open regular file, shared as `Rc<OpenFile>`.
 ///
 /// Dropping the last one does not close it on the spot if it has a [`DeferredCloses`]: see there.
@@ -96,6 +106,7 @@ pub struct OpenFile {
     descriptor: Option<OwnedFd>,
     meta: Meta,
     nowait: Cell<Nowait>,
+    hold: Cell<Hold>,
     overlay: bool,
     deferred: Option<DeferredCloses>,
 }
@@ -107,6 +118,7 @@ impl OpenFile {
             descriptor: Some(descriptor),
             meta,
             nowait: Cell::new(Nowait::Unknown),
+            hold: Cell::new(Hold::Held),
             overlay: false,
             deferred: None,
         }
@@ -163,7 +175,7 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::version`].
     pub fn is_deleted(&self) -> io::Result<bool> {
-        Ok(status(self)?.links == 0)
+        Ok(self.hold.get() == Hold::Held && status(self)?.links == 0)
     }
 
     /// Whether the contents are still those of the time of opening.
@@ -171,7 +183,42 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::version`].
     pub fn unchanged(&self) -> io::Result<bool> {
-        Ok(self.version()? == self.meta.version())
+        match self.hold.get() {
+            Hold::Held => Ok(self.version()? == self.meta.version()),
+            hold => Ok(hold == Hold::LetGo),
+        }
+    }
+
+    /// Closes the file; its descriptor leads to `instead` from here on. Until
+    /// [`OpenFile::take_back`] the file counts as unchanged and must not be read. Only servers of the
+    /// papers do this, which close a file when they have mapped it. May wait, as any last close.
+    ///
+    /// # Errors
+    /// As dup3(2); the file then stays open.
+    pub fn let_go(&self, instead: BorrowedFd<'_>) -> io::Result<()> {
+        replace_descriptor(self.as_fd(), instead)?;
+        self.hold.set(Hold::LetGo);
+        Ok(())
+    }
+
+    /// Gives a file that was let go a descriptor again.
+    ///
+    /// # Errors
+    /// As dup3(2).
+    pub fn take_back(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        replace_descriptor(self.as_fd(), descriptor)?;
+        self.hold.set(Hold::Held);
+        Ok(())
+    }
+
+    /// Whether [`OpenFile::let_go`] has closed the file.
+    pub fn is_let_go(&self) -> bool {
+        self.hold.get() != Hold::Held
+    }
+
+    /// Has a file that was let go count as changed, so that its name is looked up again.
+    pub fn outdate(&self) {
+        self.hold.set(Hold::Outdated);
     }
 
     pub(crate) fn nowait(&self) -> Nowait {

@@ -301,6 +301,10 @@ pub struct Inversion {
     pub of_random: Option<f64>,
     /// `value / reversed`: 0 ordered by size, 1 reversed; absent if all sizes are equal.
     pub of_reversed: Option<f64>,
+    /// Jain's index of the response times: 1 when all are equal, 1/n when one is all. Absent in
+    /// files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jain: Option<f64>,
     /// Complete responses that were ordered.
     pub requests: u64,
     /// Different sizes among them.

@@ -17,6 +17,7 @@
 
 use crate::analysis::Inversion;
 use crate::cells::Cells;
+use crate::histogram::Bucket;
 
 /// Service inversion of the complete responses; `None` with fewer than two.
 ///
@@ -57,9 +58,25 @@ pub fn inversion(cells: &Cells) -> Option<Inversion> {
         reversed,
         of_random: varied.then(|| value / random),
         of_reversed: varied.then(|| value / reversed),
+        jain: jain(cells),
         requests,
         sizes: sizes.len() as u64,
     })
+}
+
+/// Jain's index of the response times of complete responses: (Σx)² / (n Σx²).
+///
+/// It asks whether all wait equally long, whatever they ask for. A server that makes everybody wait
+/// has a high one (2006 paper, section 6), so it says little without service inversion beside it.
+fn jain(cells: &Cells) -> Option<f64> {
+    let (mut requests, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for (cell, count) in cells.iter().filter(|(cell, _)| cell.complete) {
+        let (latency, count) = (Bucket::mid(cell.bucket) as f64, count as f64);
+        requests += count;
+        sum += count * latency;
+        squares += count * latency * latency;
+    }
+    (squares > 0.0).then(|| sum * sum / (requests * squares))
 }
 
 /// floor(n²/2), which needs more than 64 bits from 6·10⁹ requests on.
@@ -342,6 +359,23 @@ mod tests {
         let found = inversion(&cells(&requests)).expect("requests");
         assert!((found.value - 2.0 / 3.0).abs() < 0.01, "{}", found.value);
         assert!((found.random - 2.0 / 3.0).abs() < 1e-6, "{}", found.random);
+    }
+
+    #[test]
+    fn jains_index_is_one_when_all_wait_equally_long_whatever_the_order() {
+        let index = |requests: &[(u64, u64)]| inversion(&cells(requests)).unwrap().jain.unwrap();
+        let uniform: Vec<_> = (0..100).map(|size| (size, 1_000_000)).collect();
+        assert!((index(&uniform) - 1.0).abs() < 1e-9);
+        // One waits and nine do not: 10² / (10 · 10²), but for the width of a bucket.
+        let one: Vec<_> = (0..10)
+            .map(|i| (i, if i == 0 { 1 << 30 } else { 1 }))
+            .collect();
+        assert!((index(&one) - 0.1).abs() < 1e-3, "{}", index(&one));
+        // In order and reversed are the same to it, and not to service inversion.
+        let sorted: Vec<_> = (1..=100).map(|i| (i, i << 20)).collect();
+        let reversed: Vec<_> = (1..=100).map(|i| (101 - i, i << 20)).collect();
+        assert_eq!(index(&sorted), index(&reversed));
+        assert_eq!((value(&sorted), value(&reversed)), (0.0, 1.0));
     }
 
     #[test]

@@ -93,6 +93,9 @@ pub struct SpecWeb99Info {
     pub held: Option<bool>,
     /// Whether the file set had the size that the rule asks for.
     pub data_rule: bool,
+    /// Whether only static files were asked for, against the rule of the mix.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub static_only: bool,
     /// The limit on each connection.
     pub rate_max_bits_per_s: u64,
     /// The least that a connection has to receive to conform.

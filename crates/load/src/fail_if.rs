@@ -334,6 +334,7 @@ mod tests {
             reversed: 1.0,
             of_random: Some(0.5),
             of_reversed: Some(0.25),
+            jain: Some(0.9),
             requests: 1000,
             sizes: 3,
         });

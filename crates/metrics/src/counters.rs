@@ -324,6 +324,9 @@ counters! {
             Gauge cache_descriptors [cache] "File descriptors held by a cache now." {
                 file_cache_descriptors ("file") "Open file descriptors in the file cache now.";
             }
+            Counter cache_reopened [cache] "Files that the loop opened again by name, because they were closed (headway-lab serve only)." {
+                mapping_cache_reopened ("mapping") "Files that the loop opened again by name to map them (headway-lab serve only).";
+            }
             Counter cache_insertions [cache] "Entries added to a cache." {
                 response_cache_insertions ("response") "Small files added to the response cache.";
                 content_store_insertions ("store") "Files added to the content store.";

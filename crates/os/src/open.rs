@@ -11,11 +11,12 @@
 //!
 //! Sources: openat2(2), open(2), statx(2), posix_fadvise(2). Linux 5.12 or newer.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{
     Advice, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise, openat2, statx,
 };
-use rustix::io::{Errno, Result};
+use rustix::io::{DupFlags, Errno, Result};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// Flags for finding out what a path is without opening the file.
@@ -152,6 +153,19 @@ pub fn opened_to_read(descriptor: OwnedFd) -> Result<(OwnedFd, Status)> {
     // Only regular files take advice; for anything else this fails and does not matter.
     let _ = fadvise(&descriptor, 0, None, Advice::Random);
     Ok((descriptor, status))
+}
+
+/// Has a descriptor lead to what `with` leads to, and closes what it led to before. The number stays, so
+/// the borrowed descriptor is valid all the time.
+///
+/// # Errors
+/// As dup3(2); nothing has changed then.
+pub fn replace_descriptor(descriptor: BorrowedFd<'_>, with: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the descriptor is open, and is not closed at the end of this function. dup3 keeps its number
+    // open throughout.
+    let owned = unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) };
+    let mut owned = ManuallyDrop::new(owned);
+    rustix::io::dup3(with, &mut owned, DupFlags::CLOEXEC)
 }
 
 /// The status of an open descriptor as the kernel has it in memory: `AT_STATX_DONT_SYNC` keeps a

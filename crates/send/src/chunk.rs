@@ -96,7 +96,12 @@ pub(crate) fn is_resident(
     record_residency(file, range, resident, context)
 }
 
-fn is_known_resident(file: &Rc<OpenFile>, range: Range<u64>, context: &SendContext<'_>) -> bool {
+/// Whether this iteration has found the range resident.
+pub(crate) fn is_known_resident(
+    file: &Rc<OpenFile>,
+    range: Range<u64>,
+    context: &SendContext<'_>,
+) -> bool {
     context
         .known_resident
         .as_ref()

@@ -85,6 +85,8 @@ pub struct SendContext<'a> {
     pub stream: Option<&'a mut Stream>,
     /// Another process has had the socket, and may have cleared its `O_NONBLOCK`.
     pub was_passed: bool,
+    /// What is sent from memory never waits for what follows it.
+    pub without_more: bool,
     /// Buffers for chunks of larger files.
     pub chunks: &'a mut ChunkPool,
     /// How many bytes the client's socket is likely to accept in one call; 0 if unknown.
@@ -207,6 +209,13 @@ fn copied_some(
     socket: BorrowedFd<'_>,
     context: &mut SendContext<'_>,
 ) -> Option<SendProgress> {
+    // Its descriptor was closed, so that there is nothing to read.
+    if let Some(file) = outgoing.file()
+        && file.is_let_go()
+    {
+        file.outdate();
+        return Some(SendProgress::Changed);
+    }
     stored::read_instead(outgoing);
     copy::send_some(outgoing, socket, context)
 }
@@ -267,7 +276,7 @@ pub(crate) fn send_memory(
     length += batch.length;
     // More data follows, so the kernel may wait to fill the last packet (tcp(7)). When it seals, it would wait
     // for a whole record without a limit of time, so there only a header waits for its file.
-    let may_wait = batch.length == 0 || !context.is_offloaded();
+    let may_wait = !context.without_more && (batch.length == 0 || !context.is_offloaded());
     let more = match may_wait && outgoing.bytes_left() > length {
         true => SendFlags::MORE,
         false => SendFlags::empty(),

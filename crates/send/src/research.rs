@@ -2,6 +2,7 @@
 //! where.
 
 mod chunk_lru;
+mod let_go;
 mod mmap;
 
 use std::ops::Range;
@@ -19,21 +20,35 @@ use chunk_lru::ChunkLru;
 
 /// Makes the configured way to send files, if it is one of the papers.
 pub fn sender(config: &Config) -> Option<Box<dyn SendFiles>> {
-    let variant = config.research.send_method?;
-    Some(of(variant, config.research.mapped_max_bytes))
+    let research = &config.research;
+    let variant = research.send_method?;
+    Some(of(
+        variant,
+        research.mapped_max_bytes,
+        research.close_mapped,
+    ))
 }
 
-/// Makes a way to send files, which maps or remembers at most `bytes_max`.
-pub fn of(variant: SendVariant, bytes_max: u64) -> Box<dyn SendFiles> {
+/// Makes a way to send files, which maps or remembers at most `bytes_max`, and closes what it has
+/// mapped if `closes`.
+pub fn of(variant: SendVariant, bytes_max: u64, closes: bool) -> Box<dyn SendFiles> {
     match variant {
-        SendVariant::SendfileResident => Box::new(SendfileResident),
+        SendVariant::SendfileResident => Box::new(SendfileResident {
+            without_more: false,
+        }),
+        SendVariant::SendfilePlain => Box::new(SendfileResident { without_more: true }),
         SendVariant::SendfileRecent => Box::new(SendfileRecent(ChunkLru::new(bytes_max))),
-        SendVariant::Mmap => Box::new(mmap::MappedFiles::new(bytes_max)),
+        SendVariant::SendfileMapped => Box::new(mmap::SendfileMapped::new(bytes_max)),
+        SendVariant::Mmap => Box::new(mmap::MappedFiles::new(bytes_max, closes)),
     }
 }
 
 /// `sendfile` after a probe of each chunk, without reading ahead.
-struct SendfileResident;
+struct SendfileResident {
+    /// The header leaves in a packet of its own, as with FreeBSD's unmodified call (dissertation
+    /// 2.5.6, Figure 2.7).
+    without_more: bool,
+}
 
 impl SendFiles for SendfileResident {
     fn send_some(
@@ -42,6 +57,7 @@ impl SendFiles for SendfileResident {
         socket: BorrowedFd<'_>,
         context: &mut SendContext<'_>,
     ) -> Option<SendProgress> {
+        context.without_more = self.without_more;
         sendfile::send_some(
             outgoing,
             socket,

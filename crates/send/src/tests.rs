@@ -98,7 +98,7 @@ struct Sender {
 impl Sender {
     fn new((method, variant): (SendMethod, Option<SendVariant>)) -> Self {
         // A small limit, so that chunks are evicted and loaded again.
-        let other = variant.map(|variant| research::of(variant, 3 * CHUNK_BYTES));
+        let other = variant.map(|variant| research::of(variant, 3 * CHUNK_BYTES, false));
         Self {
             method,
             variant,
@@ -130,6 +130,7 @@ impl Sender {
             now_ms: self.now_ms,
             copies_until_ms: &mut self.copies_until_ms,
             was_passed: self.was_passed,
+            without_more: false,
             chunks: &mut self.chunks,
             write_size_hint: &mut self.write_size_hint,
             quantum_bytes,

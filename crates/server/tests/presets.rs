@@ -10,8 +10,9 @@ mod steps;
 use crate::faults::tools;
 
 /// All presets, each as a line of configuration.
-const PRESETS: [&str; 5] = [
+const PRESETS: [&str; 6] = [
     "research.preset = 'flash'",
+    "research.preset = 'flash-sendfile'",
     "research.preset = 'fd-pass'",
     "research.preset = 'no-mmap'",
     "research.preset = 'new-flash'",

@@ -169,6 +169,9 @@ struct RuleOptions {
     /// Request all of the file set, whatever size the rule demands
     #[arg(long, hide_short_help = true)]
     whole_set: bool,
+    /// Request static files only, against the rule of 30 % dynamic requests
+    #[arg(long, hide_short_help = true)]
+    static_only: bool,
 }
 
 #[derive(Debug, Args)]
@@ -214,6 +217,7 @@ impl RuleOptions {
                 path(&self.cgi_path, CGI_PATH),
             ],
             whole_set: self.whole_set,
+            static_only: self.static_only,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::common::headway_lab;
 const USAGE_ERRORS: &[(&[&str], &str)] = &[
     (
         &["--preset", "apache"],
-        "flash, fd-pass, no-mmap, new-flash, headway",
+        "flash, flash-sendfile, fd-pass, no-mmap, new-flash, headway",
     ),
     (&["--send", "mmap"], "copy, sendfile"),
     (

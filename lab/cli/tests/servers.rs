@@ -86,6 +86,33 @@ fn preset_serves_with_a_status_page_when_the_lab_starts_it() {
     assert_eq!(left.len(), 1, "only the root is left: {left:?}");
 }
 
+#[test]
+fn accept_limit_is_an_error_for_a_server_that_it_cannot_see() {
+    let folder = folder();
+    let root = root(folder.path());
+    // Our server makes its system calls itself, as a statically linked one does.
+    for (events, why) in [
+        ("epoll", "without a call of accept"),
+        ("io_uring", "by io_uring"),
+    ] {
+        let mut spec = spec(Kind::Headway, &root);
+        spec.accept_limit = Some(25);
+        spec.arguments = vec!["--events".into(), events.into()];
+        let error = Server::start(&spec, plainly, folder.path()).expect_err("no effect");
+        let error = error.to_string();
+        if events == "io_uring" && error.contains("io_uring") && !error.contains("no effect") {
+            return skip(
+                "accept_limit_is_an_error_for_a_server_that_it_cannot_see",
+                "io_uring is not permitted",
+            );
+        }
+        assert!(
+            error.contains("no effect") && error.contains(why),
+            "{error}"
+        );
+    }
+}
+
 /// Requests the file five times through TLS, with the server's certificate for an authority.
 fn load_through_tls(server: &Server, protocol: Protocol) -> Vec<Row> {
     let address = server.tls_address().expect("a second port");

@@ -54,7 +54,7 @@ text = "It answers"
 rule = "rate_rps(m, headway, 200/s) > 20 and ready_mean(m, headway, 200/s) >= 1"
 [[claim]]
 text = "It answers more than it can"
-rule = "rate_rps(m, headway, 20%) > rate_rps(m, headway, capacity)"
+rule = "rate_rps(m, headway, 20%) > 1.1 * rate_rps(m, headway, capacity)"
 [[claim]]
 text = "Haboob answers"
 rule = "rate_rps(m, haboob, 200/s) > 0"

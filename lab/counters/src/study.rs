@@ -9,6 +9,7 @@ pub mod callgrind;
 pub mod compare;
 pub mod outcome;
 pub mod plan;
+pub mod processors;
 pub mod run;
 pub mod score;
 mod client;

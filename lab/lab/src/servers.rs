@@ -20,6 +20,7 @@
 //! Refused: installing a server, using a service of the machine's, signalling a process that was
 //! not started here.
 
+mod accept_limit;
 mod available;
 mod certificate;
 mod configuration;
@@ -30,6 +31,7 @@ mod server;
 mod spec;
 pub(crate) mod tree;
 
+pub use accept_limit::AcceptReport;
 pub use available::{Installed, Reason, available};
 pub use error::ServerError;
 pub use kind::{Family, Kind, KindRow, TABLE, UnknownKind};

@@ -2,14 +2,20 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
 use headway_test_support::{executable, is_running, skip};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a client waits before it says that nothing came.
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// More than one window of any server, and of no round size.
 const LARGE_BYTES: usize = 1_500_001;
@@ -277,7 +283,7 @@ fn server_is_killed_when_it_ignores_sigterm() {
         move || Server::start(&spec, plainly, &scratch).map(|_| ())
     });
     while !note.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let child: i32 = fs::read_to_string(&note)
         .expect("a note")
@@ -341,5 +347,72 @@ fn address_is_an_error_when_not_every_server_supports_it() {
         spec.address = address.parse().expect("an address");
         let error = Server::start(&spec, plainly, Path::new("/")).expect_err("no such address");
         assert!(matches!(error, ServerError::Address { .. }), "{error}");
+    }
+}
+
+/// The most connections that a server accepts after one wait, when many have come while it stood
+/// still.
+fn largest_batch(kind: Kind, limit: usize) -> u64 {
+    const CLIENTS: usize = 12;
+    let root = Root::new();
+    let mut spec = root.spec(kind);
+    spec.accept_limit = Some(limit);
+    let server = Server::start(&spec, plainly, &root.scratch()).expect("a server");
+    let pids: Vec<Pid> = server
+        .pids()
+        .into_iter()
+        .filter_map(Pid::from_raw)
+        .collect();
+    let all = |signal| {
+        pids.iter()
+            .for_each(|pid| kill_process(*pid, signal).expect("a signal"))
+    };
+    all(Signal::STOP);
+    let ask = |_| {
+        let mut client = TcpStream::connect(server.address()).expect("a connection");
+        client.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        let request = b"GET /small.txt HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+        client.write_all(request).expect("a request");
+        client
+    };
+    let clients: Vec<TcpStream> = (0..CLIENTS).map(ask).collect();
+    all(Signal::CONT);
+    // Those beyond the limit are accepted after the next wait.
+    for mut client in clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("small\n"), "{kind}: {answer}");
+    }
+    let report = server.accept_report().expect("counters").expect("a limit");
+    assert!(report.accepted >= CLIENTS as u64, "{kind}: {report:?}");
+    assert_eq!(
+        report.limited > 0,
+        report.largest_batch == limit as u64,
+        "{kind}: {report:?}"
+    );
+    server.stop().expect("its end");
+    assert!(root.is_clean());
+    report.largest_batch
+}
+
+/// Needs: the programs nginx, lighttpd and apache2: scripts/setup
+#[test]
+fn accept_limit_bounds_the_batches_of_servers_that_accept_several_per_wakeup() {
+    const NAME: &str = "accept_limit_bounds_the_batches_of_servers_that_accept_several_per_wakeup";
+    for kind in [Kind::Nginx, Kind::Lighttpd] {
+        if let Err(reason) = available(kind) {
+            skip(NAME, &reason.to_string());
+            continue;
+        }
+        assert!(largest_batch(kind, 0) > 3, "{kind}: without a limit");
+        assert_eq!(largest_batch(kind, 3), 3, "{kind}");
+    }
+    match available(Kind::ApacheEvent) {
+        Ok(_) => assert_eq!(
+            largest_batch(Kind::ApacheEvent, 3),
+            1,
+            "one per wakeup anyway"
+        ),
+        Err(reason) => skip(NAME, &reason.to_string()),
     }
 }

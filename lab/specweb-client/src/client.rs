@@ -51,6 +51,8 @@ pub struct SharedClientState {
     pub ads: Ads,
     /// Paths of the application: of dynamic requests, and of those with a process each.
     pub paths: [String; 2],
+    /// Whether only files are asked for.
+    pub static_only: bool,
     /// What has been posted.
     pub posts: Posts,
 }
@@ -314,7 +316,10 @@ impl fmt::Debug for OneClient {
 
 impl Client for OneClient {
     fn choose(&mut self, _document: u32) {
-        self.kind = mix::kind(&mut self.random);
+        self.kind = match self.knowledge.static_only {
+            true => RequestKind::Static,
+            false => mix::kind(&mut self.random),
+        };
         self.file = self.draws.next();
         match self.kind {
             RequestKind::Custom => self.expect_ad(),

@@ -217,6 +217,7 @@ impl FindSettings {
             ("the server", urls.join(" ")),
             ("the file set", run.root().display().to_string()),
             ("--whole-set", run.whole_set.to_string()),
+            ("--static-only", run.static_only.to_string()),
             ("the places of the application", run.paths.join(" ")),
             ("iterations", run.iterations.to_string()),
             ("iterations of a trial", self.trial_iterations.to_string()),

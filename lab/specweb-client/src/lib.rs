@@ -74,6 +74,8 @@ pub struct SpecWeb99Settings {
     pub paths: [String; 2],
     /// Ask for all files of the set, whatever the rule of its size says.
     pub whole_set: bool,
+    /// Ask for static files only, as the dissertation did beside the whole load (2.6.1).
+    pub static_only: bool,
 }
 
 /// Why a run did not come to its end.
@@ -276,6 +278,7 @@ impl SpecWeb99Settings {
             ads: Ads::generate(&reset),
             reset,
             paths: self.paths.clone(),
+            static_only: self.static_only,
             posts: Posts::new(connections),
         })
     }
@@ -325,6 +328,7 @@ impl SpecWeb99Settings {
         description.specweb99 = Some(SpecWeb99Info {
             connections: connections.into(),
             data_rule,
+            static_only: self.static_only,
             rate_max_bits_per_s: RATE_MAX_BITS_PER_S,
             rate_min_bits_per_s: RATE_MIN_BITS_PER_S,
             ramp_s: self.ramp.as_secs_f64(),

@@ -45,6 +45,7 @@ fn no_allocation_per_request_when_clients_check_responses() {
             ads: Ads::generate(&reset),
             reset,
             paths: ["/dynamic".to_owned(), "/cgi".to_owned()],
+            static_only: false,
             posts: Posts::new(4),
         }),
         seed: 1,

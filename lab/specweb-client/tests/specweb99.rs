@@ -115,6 +115,7 @@ impl Served {
             ramp: Duration::from_millis(100),
             paths: ["/specweb99".to_owned(), "/cgi-bin/specweb99".to_owned()],
             whole_set: true,
+            static_only: false,
         }
     }
 
@@ -259,6 +260,7 @@ fn seed(set: &Path, iterations: u32) -> u64 {
         ads: Ads::generate(&reset),
         reset,
         paths: [String::new(), String::new()],
+        static_only: false,
         posts: Posts::new(CONNECTIONS),
     });
     let is_small = |seed: u64| {
@@ -376,6 +378,30 @@ fn wrong_byte_in_a_page_is_an_error_and_no_connection_conforms() {
     // The posts were appended, but not acknowledged.
     let log = ran.info().log.clone().unwrap();
     assert_eq!((log.acknowledged, log.is_right()), (0, true), "{log:?}");
+}
+
+#[test]
+fn only_files_are_requested_with_static_only() {
+    let served = Served::new(Fault::Nothing);
+    let mut settings = served.settings(1);
+    settings.static_only = true;
+    let directory = served.folder.path().join("static");
+    let ran = settings.run(Some(&directory), &RunContext::default(), &mut Silent);
+    let ran = ran.unwrap();
+    let iteration = &ran.info().iterations[0];
+    assert!(figures(iteration, "static").requests > 0 && ran.info().static_only);
+    for kind in RequestKind::ALL.into_iter().skip(1) {
+        let found = iteration
+            .kinds
+            .iter()
+            .find(|found| found.kind == kind.name());
+        assert_eq!(
+            found.map_or(0, |found| found.requests),
+            0,
+            "{}",
+            kind.name()
+        );
+    }
 }
 
 #[test]

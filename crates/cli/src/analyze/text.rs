@@ -377,6 +377,11 @@ fn inversion(analysis: &Analysis, style: Style) -> String {
         "  reversed   {:.3}  what the reversed order gives{reversed}\n",
         found.reversed
     ));
+    if let Some(jain) = found.jain {
+        text.push_str(&format!(
+            "  Jain's     {jain:.3}  fairness index of the response times; 1 when all wait equally long\n"
+        ));
+    }
     text.push_str(&format!(
         "  over {} complete responses of {} sizes\n",
         count(found.requests),

@@ -21,7 +21,7 @@ use crate::error::Findings;
 use crate::keys::Setting;
 use crate::memory::{CHUNK_CACHE_BYTES_LOWEST, default_mapped_bytes};
 use crate::ranges::{size, span, tables, value};
-use crate::research::{Defaults, ResearchConfig};
+use crate::research::{Defaults, ResearchConfig, SendVariant};
 use crate::settings::LocationSettings;
 use crate::{AcceptBatch, ListenerMode, Memory, Opening, Settings};
 
@@ -60,14 +60,17 @@ pub(super) fn check(
     let mapped = default_mapped_bytes(workers, memory);
     let mapped_sizes = CHUNK_CACHE_BYTES_LOWEST..=1 << 46;
     let (opening, send_method) = preset.methods();
-    let config = ResearchConfig {
+    let mut config = ResearchConfig {
         opening: value(&own.opening).unwrap_or(opening),
         // A way that was written in `send` is one of Headway.
         send_method: value(&own.send_method).or(send_method.filter(|_| from.send.is_none())),
         mapped_max_bytes: size("mapped-max", &own.mapped_max, mapped, mapped_sizes, to),
+        close_mapped: false,
         eager_read: value(&own.eager_read).unwrap_or(usual.eager),
         eager_write: value(&own.eager_write).unwrap_or(usual.eager),
+        send_order: value(&own.send_order).unwrap_or_default(),
         accept_on_close: value(&own.accept_on_close).unwrap_or(usual.on_close),
+        original_limits: value(&own.original_limits).unwrap_or(false),
         full_read: value(&own.full_read).unwrap_or(usual.full_read),
         caching: value(&own.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
         thundering_herd: value(&own.thundering_herd).unwrap_or(false),
@@ -75,6 +78,7 @@ pub(super) fn check(
         pipe: prefixes(&own.pipe).to_vec(),
         fork_in_server: prefixes(&own.fork_in_server).to_vec(),
     };
+    config.close_mapped = close_mapped(&config, preset, own, to);
     check_auto(preset, usual.count, from, own, to);
     if let Some(named) = named {
         check_preset_options(preset, named, from, own, to);
@@ -221,6 +225,21 @@ fn check_without_cache(config: &ResearchConfig, from: &Settings, to: &mut Findin
             problem.into(),
         );
     }
+}
+
+/// Only what is written from a mapping needs no descriptor.
+fn close_mapped(
+    config: &ResearchConfig,
+    preset: Preset,
+    own: &ResearchSettings,
+    to: &mut Findings<'_>,
+) -> bool {
+    let maps = config.send_method == Some(SendVariant::Mmap);
+    if value(&own.close_mapped) == Some(true) && !maps {
+        let problem = "it needs send-method = \"mmap\"; the others send from open files";
+        to.usage_error("close-mapped", span(&own.close_mapped), problem.into());
+    }
+    maps && value(&own.close_mapped).unwrap_or(preset == Preset::Flash)
 }
 
 fn stall_every(own: &ResearchSettings, to: &mut Findings<'_>) -> Option<NonZeroU32> {

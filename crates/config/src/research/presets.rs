@@ -12,6 +12,8 @@ named_values! {
     Preset, "preset" {
         /// Flash as it was published.
         Flash = "flash",
+        /// Flash that sends with sendfile, beside its mappings.
+        FlashSendfile = "flash-sendfile",
         /// Flash with helpers that pass descriptors.
         FdPass = "fd-pass",
         /// As fd-pass, without mappings.
@@ -57,6 +59,7 @@ impl Preset {
     pub(super) fn methods(self) -> (Opening, Option<SendVariant>) {
         match self {
             Preset::Flash => (Opening::Touch, Some(SendVariant::Mmap)),
+            Preset::FlashSendfile => (Opening::Touch, Some(SendVariant::SendfileMapped)),
             Preset::FdPass => (Opening::Pass, Some(SendVariant::Mmap)),
             Preset::NoMmap => (Opening::Pass, Some(SendVariant::SendfileRecent)),
             Preset::NewFlash => (Opening::Pass, Some(SendVariant::SendfileResident)),
@@ -113,7 +116,7 @@ mod tests {
         }
         let error = "apache".parse::<Preset>().unwrap_err();
         assert!(
-            error.contains("flash, fd-pass, no-mmap, new-flash, headway, accept1"),
+            error.contains("flash, flash-sendfile, fd-pass, no-mmap, new-flash, headway, accept1"),
             "{error}"
         );
     }
@@ -121,8 +124,9 @@ mod tests {
     #[test]
     fn presets_differ_in_one_step_each() {
         let steps: Vec<_> = Preset::ALL.iter().map(|preset| preset.methods()).collect();
-        assert_eq!(steps[0].1, steps[1].1, "fd-pass changes the opening alone");
-        for pair in steps[1..4].windows(2) {
+        assert_eq!(steps[0].0, steps[1].0, "flash-sendfile changes the sending");
+        assert_eq!(steps[0].1, steps[2].1, "fd-pass changes the opening alone");
+        for pair in steps[2..5].windows(2) {
             assert_eq!(pair[0].0, pair[1].0, "then the sending alone");
             assert_ne!(pair[0].1, pair[1].1);
         }

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use super::presets::Preset;
 use crate::error::Findings;
 use crate::keys::{Key, Setting, Table, Topic, Twice, table};
-use crate::research::SendVariant;
+use crate::research::{SendOrder, SendVariant};
 use crate::settings::from_command_line;
 use crate::units::{Bytes, OneOrMany};
 use crate::value::{Accepts, Form, Value, Written, texts};
@@ -17,8 +17,8 @@ table! {
     ResearchSettings, "research" {
         /// Server of the papers to imitate.
         ///
-        /// flash, fd-pass, no-mmap, new-flash, headway: set `opening` and `send-method`; the first
-        /// three may block on disk. Micro-servers, which set how connections are accepted: accept1,
+        /// flash, flash-sendfile, fd-pass, no-mmap, new-flash, headway: set `opening` and `send-method`;
+        /// the first four may block on disk. Micro-servers, which set how connections are accepted: accept1,
         /// accept-inf, accept25, eager, eager+full, eager+close, cm, accept25+cache. They also have
         /// events = select, backlog = 128, defer-accept = false and caching = false as defaults.
         preset: Preset, Research, "headway", "\"flash\"";
@@ -29,13 +29,19 @@ table! {
         /// up, then the event loop opens it and may block. The preset sets the default. Except with
         /// probe-then-pass, the default of `revalidate` is 60s.
         opening: Opening, Research, "probe-then-pass", "\"pass-descriptor\"";
-        /// How files are sent: sendfile-resident, sendfile-recent or mmap.
+        /// How files are sent: sendfile-resident, sendfile-plain, sendfile-recent, sendfile-mapped, mmap.
         ///
         /// It replaces `send`, and small files are not cached by default. sendfile-resident checks
-        /// residency first. The other two may block on disk. The preset sets the default.
+        /// residency first. So does sendfile-plain, whose header does not wait for the file (MSG_MORE). The
+        /// others may block on disk. The preset sets the default.
         send_method: SendVariant, Research, "that of send", "\"mmap\"";
-        /// Bytes of files mapped (mmap) or assumed resident (sendfile-recent) per worker.
+        /// Bytes of files mapped (mmap, sendfile-mapped) or assumed resident (sendfile-recent) per worker.
         mapped_max: Bytes, Research, "four fifths of the memory", "\"1GiB\"";
+        /// Close a file once it is mapped; only with send-method = mmap.
+        ///
+        /// The file cache keeps its name. If its mapping is released, the event loop opens it again by that
+        /// name, and may block. The preset flash has true as its default.
+        close_mapped: bool, Research, "false", "true";
         /// Read from a new connection at once, without asking the event mechanism.
         ///
         /// The accept… presets have false as their default.
@@ -44,10 +50,20 @@ table! {
         ///
         /// The accept… presets have false as their default.
         eager_write: bool, Research, "true", "false";
+        /// Which of the connections that can send long responses sends first: ready or shortest.
+        ///
+        /// With ready, those that became ready first. With shortest, those with the fewest bytes left
+        /// (shortest remaining processing time, SRPT). A long response may then wait for ever.
+        send_order: SendOrder, Research, "ready", "\"shortest\"";
         /// Accept connections also whenever one has closed; not with accept-batch = auto.
         ///
         /// The presets eager+close and cm have true as their default.
         accept_on_close: bool, Research, "false", "true";
+        /// Limit accepting only as the micro-servers did: by accept-batch and max-connections.
+        ///
+        /// Then a batch without a limit lasts as long as connections arrive, even if that is for ever;
+        /// otherwise it ends after 250 ms. Also, no silent connection is closed for a new one.
+        original_limits: bool, Research, "false", "true";
         /// Read from a connection until no data is left.
         ///
         /// The presets eager+full and cm have true as their default.
@@ -70,6 +86,7 @@ table! {
 texts! {
     Preset: "choice", "NAME", "", Text, "the name of a preset in quotes";
     Opening: "choice", "METHOD", "", Text, "one of the methods in quotes";
+    SendOrder: "choice", "ORDER", "", Text, "one of the orders in quotes";
     SendVariant: "choice", "METHOD", "", Text, "one of the methods in quotes";
 }
 

@@ -98,7 +98,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "research.preset = \"apache\"",
         1,
-        &["apache", "flash, fd-pass"],
+        &["apache", "flash, flash-sendfile, fd-pass"],
     ),
     (
         "research.opening = \"touch\"",
@@ -501,6 +501,30 @@ fn option_is_accepted_when_it_agrees_with_the_preset() {
         assert_eq!(count(text), AcceptBatch::Most(25), "{text}");
     }
     assert_eq!(count("early-reject = 'reset'"), AcceptBatch::Auto);
+}
+
+#[test]
+fn only_what_is_sent_from_mappings_can_be_closed_when_it_is_mapped() {
+    let closes = |text: &str| {
+        good(&format!("root = \"site\"\n{text}"))
+            .research
+            .close_mapped
+    };
+    assert!(closes("research.preset = 'flash'"));
+    assert!(!closes(
+        "research.preset = 'flash'\nresearch.close-mapped = false"
+    ));
+    assert!(!closes("research.preset = 'flash-sendfile'"));
+    assert!(closes(
+        "research.preset = 'fd-pass'\nresearch.close-mapped = true"
+    ));
+    let errors =
+        check("root = \"site\"\nresearch.preset = 'new-flash'\nresearch.close-mapped = true");
+    let error = errors.unwrap_err()[0].to_string();
+    assert!(
+        error.contains("close-mapped: it needs send-method = \"mmap\""),
+        "{error}"
+    );
 }
 
 #[test]

@@ -188,6 +188,17 @@ impl Expression {
         Ok(expression)
     }
 
+    /// Whether a number stands in it.
+    pub fn has_number(&self) -> bool {
+        match self {
+            Expression::Number(_) => true,
+            Expression::Reference(_) => false,
+            Expression::Absolute(inner) | Expression::Negative(inner) => inner.has_number(),
+            Expression::Binary(_, left, right) => left.has_number() || right.has_number(),
+            Expression::Aggregate(_, members) => members.iter().any(Expression::has_number),
+        }
+    }
+
     /// Every reference in it.
     pub fn references(&self) -> Vec<&Reference> {
         match self {

@@ -236,6 +236,7 @@ fn inversion_numbers(profiles: &[&Subject]) -> Table {
         "random order",
         "reversed order",
         "of random",
+        "Jain's index",
     ]);
     for subject in profiles {
         for (load, repeats) in subject.loads() {
@@ -252,6 +253,7 @@ fn inversion_numbers(profiles: &[&Subject]) -> Table {
                     found
                         .of_random
                         .map_or(NONE.into(), |share| format!("{share:.2}")),
+                    found.jain.map_or(NONE.into(), |jain| format!("{jain:.3}")),
                 ]);
             }
         }

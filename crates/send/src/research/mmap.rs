@@ -22,6 +22,7 @@ use headway_request::{Outgoing, Piece};
 use rustix::io::Errno;
 
 use super::chunk_lru::ChunkLru;
+use super::let_go::LetGo;
 use crate::copy::Batch;
 use crate::{
     PIECES_PER_CALL_MAX, SendContext, SendFiles, SendProgress, account_sent, chunk,
@@ -34,6 +35,8 @@ const _: () = assert!(PIECES_PER_CALL_MAX <= MEMORY_PIECES_MAX);
 /// Sends from mappings, of which it keeps a limited number of bytes.
 pub(super) struct MappedFiles {
     mappings: ChunkLru<Mapping>,
+    /// Files are closed when they are mapped.
+    let_go: Option<LetGo>,
 }
 
 impl SendFiles for MappedFiles {
@@ -85,9 +88,10 @@ impl SendFiles for MappedFiles {
 }
 
 impl MappedFiles {
-    pub(super) fn new(bytes_max: u64) -> MappedFiles {
+    pub(super) fn new(bytes_max: u64, closes: bool) -> MappedFiles {
         MappedFiles {
             mappings: ChunkLru::new(bytes_max),
+            let_go: closes.then(LetGo::new).flatten(),
         }
     }
 
@@ -100,25 +104,60 @@ impl MappedFiles {
         context: &mut SendContext<'_>,
     ) -> Result<(), SendProgress> {
         chunk::compare(file, context)?;
-        self.map(file, range.start, context)?;
         let end = chunk::end(range.start, range.end).min(range.start + context.quantum_bytes);
         let at = range.start % CHUNK_BYTES;
         let within = at as usize..(at + (end - range.start)) as usize;
-        let Some(mapping) = self.mappings.get(file, range.start) else {
-            return Err(residency_unknown(file, range.start, context));
+        if !self.is_resident(file, range.start, within.clone(), context)? {
+            self.hold(file, outgoing.sent_bytes == 0, context)?;
+            return Err(chunk::not_resident(file, range.start, context));
+        }
+        if chunk::end(range.start, range.end) == range.end
+            && let Some(let_go) = &mut self.let_go
+        {
+            let_go.close(file, context);
+        }
+        self.write(outgoing, file, range.start, within, socket, context)
+    }
+
+    /// A helper is to read of this file, so it has to be open. Before the response has begun, a helper
+    /// looks up its name, too, as Flash's did.
+    fn hold(
+        &mut self,
+        file: &Rc<OpenFile>,
+        is_first: bool,
+        context: &mut SendContext<'_>,
+    ) -> Result<(), SendProgress> {
+        match &mut self.let_go {
+            Some(let_go) if file.is_let_go() && is_first => {
+                let_go.forget(file);
+                Err(SendProgress::Changed)
+            }
+            Some(let_go) if file.is_let_go() => let_go.open(file, context),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `within` of the chunk that contains `offset` is in memory, by `mincore` on its mapping.
+    fn is_resident(
+        &mut self,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        within: Range<usize>,
+        context: &mut SendContext<'_>,
+    ) -> Result<bool, SendProgress> {
+        self.map(file, offset, context)?;
+        let Some(mapping) = self.mappings.get(file, offset) else {
+            return Err(residency_unknown(file, offset, context));
         };
         let resident = context
             .tracer
-            .call(Call::Mincore, || mapping.is_resident(within.clone()));
+            .call(Call::Mincore, || mapping.is_resident(within));
         match resident {
             Ok(true) => context.counters.mapping_cache_resident += 1,
-            Ok(false) => {
-                context.counters.mapping_cache_cold += 1;
-                return Err(chunk::not_resident(file, range.start, context));
-            }
-            Err(error) => return Err(SendProgress::Unreadable(Failure::of_read(&error.into()))),
+            Ok(false) => context.counters.mapping_cache_cold += 1,
+            Err(_) => {}
         }
-        self.write(outgoing, file, range.start, within, socket, context)
+        resident.map_err(|error| SendProgress::Unreadable(Failure::of_read(&error.into())))
     }
 
     /// Maps the chunk that contains `offset`, and unmaps what exceeds the limit.
@@ -130,6 +169,11 @@ impl MappedFiles {
     ) -> Result<(), SendProgress> {
         if self.mappings.get(file, offset).is_some() {
             return Ok(());
+        }
+        if let Some(let_go) = &mut self.let_go
+            && file.is_let_go()
+        {
+            let_go.open(file, context)?;
         }
         let (start, length) = chunk_of(offset, file.meta().size);
         let made = context.tracer.call(Call::Mmap, || {
@@ -182,10 +226,66 @@ impl MappedFiles {
                     false => Ok(()),
                 }
             }
-            // The file was truncated between the comparison and the call.
-            Err(Errno::FAULT) => Err(SendProgress::Changed),
+            // The file was truncated: between the comparison and the call, or since it was let go.
+            Err(Errno::FAULT) => {
+                if let Some(let_go) = self.let_go.as_mut().filter(|_| file.is_let_go()) {
+                    let_go.forget(file);
+                }
+                Err(SendProgress::Changed)
+            }
             Err(error) => classify_send_error(error).map_or(Ok(()), Err),
         }
+    }
+}
+
+/// Sends with `sendfile` what `mincore` on a mapping has found in memory: Flash after its first change
+/// (dissertation 2.5.1). Files stay open.
+pub(super) struct SendfileMapped(MappedFiles);
+
+impl SendfileMapped {
+    pub(super) fn new(bytes_max: u64) -> SendfileMapped {
+        SendfileMapped(MappedFiles::new(bytes_max, false))
+    }
+}
+
+impl SendFiles for SendfileMapped {
+    fn send_some(
+        &mut self,
+        outgoing: &mut Outgoing,
+        socket: BorrowedFd<'_>,
+        context: &mut SendContext<'_>,
+    ) -> Option<SendProgress> {
+        let mut expect = |file: &Rc<OpenFile>,
+                          range: Range<u64>,
+                          context: &mut SendContext<'_>|
+         -> Result<(), SendProgress> {
+            // A helper's copy is always in memory.
+            if file.is_memory() || chunk::is_known_resident(file, range.clone(), context) {
+                return Ok(());
+            }
+            let at = (range.start % CHUNK_BYTES) as usize;
+            let within = at..at + (range.end - range.start) as usize;
+            match self.0.is_resident(file, range.start, within, context)? {
+                true => {
+                    context.known_resident = Some((file.clone(), range));
+                    Ok(())
+                }
+                false => Err(chunk::not_resident(file, range.start, context)),
+            }
+        };
+        sendfile::send_some(outgoing, socket, context, &mut expect, false)
+    }
+
+    fn residency(&self) -> Option<&'static str> {
+        Some("mincore")
+    }
+
+    fn maps_files(&self) -> bool {
+        true
+    }
+
+    fn gauges(&self, counters: &mut Counters) {
+        self.0.gauges(counters);
     }
 }
 

@@ -192,7 +192,8 @@ impl Acceptor {
     fn batch_end_ms(context: &LoopContext, begun_ms: u64) -> u64 {
         let is_unlimited = context.config.accept_batch == AcceptBatch::Most(0)
             || context.config.research.accept_on_close;
-        match is_unlimited && context.config.research.eager_read {
+        let research = &context.config.research;
+        match is_unlimited && research.eager_read && !research.original_limits {
             true => begun_ms + BATCH_DURATION_MAX_MS,
             false => NO_DEADLINE_MS,
         }
@@ -371,6 +372,7 @@ impl Acceptor {
     fn batch_limit(&self, context: &LoopContext) -> u32 {
         let fixed = |count| batch_limit(count, context.config.max_connections);
         match (context.config.accept_batch, &self.auto) {
+            (AcceptBatch::Most(0), _) if context.config.research.original_limits => u32::MAX,
             (AcceptBatch::Most(count), _) => fixed(count),
             (AcceptBatch::Auto, auto) => {
                 auto.as_ref().map_or(fixed(0), AdmissionControl::batch_size)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use headway_config::Config;
+use headway_config::{Config, SendOrder};
 use headway_connection::{Connection, Next, Phase};
 use headway_event::Interest;
 use headway_files::{CHUNK_BYTES, Failure, Full, OpenFile, PREFETCH_BYTES};
@@ -49,6 +49,10 @@ pub(super) struct Sender {
     prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
     /// Bytes sent in this round.
     round_bytes: u64,
+    /// Long responses wait for the run queue, which the shortest one leaves first.
+    sorts: bool,
+    /// Whether this is the round of the run queue.
+    is_queue_round: bool,
     /// Until when `send = "auto"` copies.
     copies_until_ms: u64,
 }
@@ -60,6 +64,8 @@ impl Sender {
             other,
             prefetch: Vec::new(),
             round_bytes: 0,
+            sorts: config.research.send_order == SendOrder::Shortest,
+            is_queue_round: false,
             copies_until_ms: 0,
         }
     }
@@ -69,14 +75,25 @@ impl Sender {
         self.copies_until_ms = u64::MAX;
     }
 
-    /// From here on long responses may be sent again.
+    /// From here on long responses may be sent again: while events are handled.
     pub(super) fn begin_round(&mut self) {
-        self.round_bytes = 0;
+        (self.round_bytes, self.is_queue_round) = (0, false);
+    }
+
+    /// The same while the run queue is handled. It has a round of its own, so that new responses cannot
+    /// keep those in the queue from going on.
+    pub(super) fn begin_queue_round(&mut self) {
+        (self.round_bytes, self.is_queue_round) = (0, true);
+    }
+
+    /// Whether the run queue goes by the bytes left.
+    pub(super) fn sorts(&self) -> bool {
+        self.sorts
     }
 
     /// Whether long responses wait for the next round.
     pub(super) fn is_round_full(&self) -> bool {
-        self.round_bytes >= ROUND_BYTES_MAX
+        self.round_bytes >= ROUND_BYTES_MAX || self.sorts && !self.is_queue_round
     }
 
     /// Accounts for bytes that were sent in this round.
@@ -180,6 +197,7 @@ impl LoopContext {
             }),
             stream: connection.stream.as_mut().map(|of| &mut of.stream),
             was_passed: connection.was_passed,
+            without_more: false,
             chunks: &mut self.sender.chunks,
             write_size_hint: &mut connection.write_size_hint,
             quantum_bytes,

@@ -173,9 +173,18 @@ impl Worker {
 
     /// Continues the connections in the run queue.
     pub(super) fn run_queued(&mut self) {
-        // Of its own, so that new responses cannot keep those in the queue from going on.
-        self.context.sender.begin_round();
-        for token in std::mem::take(&mut self.context.run_queue) {
+        self.context.sender.begin_queue_round();
+        let mut queued = std::mem::take(&mut self.context.run_queue);
+        if self.context.sender.sorts() {
+            let connections = &self.context.connections;
+            let left = |token: &Token| {
+                connections
+                    .of_token(*token)
+                    .map(|of| of.outgoing.bytes_left())
+            };
+            queued.sort_by_cached_key(left);
+        }
+        for token in queued {
             if let Some(slot) = self.context.connections.find(token) {
                 self.with_connection(slot, Worker::take_turn);
             }

@@ -194,6 +194,59 @@ fn connections_are_accepted_for_each_close_with_accept_on_close() {
     }
 }
 
+/// The largest batch while each request takes at least a millisecond, with more clients in the queue
+/// than 250 ms are enough for.
+fn largest_batch(policy: &str) -> u64 {
+    const CLIENTS: usize = 400;
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    headway_server::config::raise_descriptor_limit().expect("two descriptors a client");
+    let text =
+        format!("research.preset = 'eager'\nbacklog = 1024\nresearch.stall-every = 1\n{policy}");
+    let (mut served, mut clients) =
+        Served::start_late(config(root.path(), &text), &[], |address| {
+            let ask = |_| {
+                let mut client = TcpStream::connect(address).unwrap();
+                client.set_read_timeout(Some(TIMEOUT)).unwrap();
+                client
+                    .write_all(b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+                    .unwrap();
+                client
+            };
+            (0..CLIENTS).map(ask).collect::<Vec<TcpStream>>()
+        });
+    for client in &mut clients {
+        assert_eq!(read_response(client).body, b"hello", "{policy}");
+    }
+    let all = served.wait_for("all ends", |now| {
+        now.counters.connections_closed == CLIENTS as u64
+    });
+    all.counters.accept_batch_connections.max()
+}
+
+#[test]
+fn unlimited_batch_ends_after_a_quarter_of_a_second_unless_original_limits_is_on() {
+    assert!(largest_batch("") <= 251);
+    assert_eq!(largest_batch("research.original-limits = true"), 400);
+}
+
+#[test]
+fn long_batch_ends_at_the_connection_limit() {
+    // Those before it are open, as their clients are silent.
+    let root = root();
+    let text = "research.preset = 'eager'\nmax-connections = 5\nresearch.original-limits = true";
+    let (mut served, clients) = Served::start_late(config(root.path(), text), &[], |address| {
+        let connect = |_| TcpStream::connect(address).unwrap();
+        (0..8).map(connect).collect::<Vec<TcpStream>>()
+    });
+    let after = served.wait_for("the limit", |now| now.counters.connections_open == 5);
+    assert_eq!(after.counters.accept_batch_connections.max(), 5);
+    // Another client takes the place of none of them, however long they are silent.
+    drop(clients);
+    let after = served.wait_for("all ends", |now| now.counters.connections_closed == 8);
+    assert_eq!(after.counters.connections_evicted_limit, 0);
+}
+
 #[test]
 fn nothing_is_cached_when_caching_is_off() {
     let root = root();

@@ -7,7 +7,7 @@ use std::fs;
 use headway_server::metrics::Snapshot;
 
 use super::tools::{contents, make_cold, root};
-use crate::support::{Served, config};
+use crate::support::{Served, TIMEOUT, config};
 
 /// Small enough for the socket to accept at once, so that counts are exact.
 const SIZE: usize = 40_000;
@@ -85,11 +85,90 @@ fn flash_reopens_touched_paths_and_sends_from_a_mapping() {
 }
 
 #[test]
-fn fd_pass_receives_open_files_from_helpers_when_a_path_is_new() {
-    let [cold, warm] = cold_and_warm("fd-pass");
-    let once = [("mmap", 1), ("mincore", 2), ("writev", 1)];
+fn flash_sendfile_asks_its_mapping_and_sends_from_the_descriptor() {
+    let [cold, warm] = cold_and_warm("flash-sendfile");
+    let once = [
+        ("openat2 (may wait)", 1),
+        ("mmap", 1),
+        ("mincore", 2),
+        ("sendto", 1),
+        ("sendfile", 1),
+    ];
     assert_eq!(cold, (counts(&once), [1, 1]));
-    assert_eq!(warm, (counts(&[("mincore", 1), ("writev", 1)]), [0, 0]));
+    let again = [("mincore", 1), ("sendto", 1), ("sendfile", 1)];
+    assert_eq!(warm.1, [0, 0]);
+    assert_eq!(warm.0["sendfile"], again[2].1);
+    assert_eq!(warm.0.get("mmap"), None);
+}
+
+/// Names of files under `root` that this process has open.
+fn open_below(root: &std::path::Path) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = open.filter_map(|file| fs::read_link(file.path()).ok());
+    targets
+        .filter(|target| target.starts_with(root) && target.is_file())
+        .count()
+}
+
+/// Asks for more files than the mappings have room for, in turn, and for all of them again. The worker is a
+/// thread of this process.
+fn turns(preset: &str, open: usize) -> (u64, u64) {
+    let root = root();
+    for number in 0..FILES {
+        fs::write(root.path().join(number.to_string()), contents(0, SIZE)).unwrap();
+    }
+    let more = "precompressed = false\nresearch.mapped-max = '2MiB'";
+    let text = format!("research.preset = '{preset}'\n{more}");
+    let mut served = Served::start(config(root.path(), &text));
+    for number in (0..FILES)
+        .flat_map(|number| [number, number])
+        .chain(0..FILES)
+    {
+        request(&mut served, &format!("/{number}"));
+    }
+    // Helpers close what they have touched, and what was given to them to be closed.
+    let begun = std::time::Instant::now();
+    while open_below(root.path()) != open {
+        assert!(
+            begun.elapsed() < TIMEOUT,
+            "{preset}: {} are open",
+            open_below(root.path())
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let counters = served.snapshot().counters;
+    (
+        counters.mapping_cache_reopened,
+        counters.file_cache_repeated_lookups,
+    )
+}
+
+/// 52 of them have room in 2 MiB.
+const FILES: usize = 60;
+
+#[test]
+fn flash_closes_what_it_maps_and_opens_it_again_when_the_mapping_is_gone() {
+    // Each name is looked up once. In the last turn the mapping of each is gone.
+    assert_eq!(turns("flash", 0), (60, 60));
+    let (reopened, _) = turns("fd-pass", FILES);
+    assert_eq!(reopened, 0, "descriptors are kept");
+}
+
+#[test]
+fn flash_finds_a_replaced_file_when_it_opens_its_name_again() {
+    let root = root();
+    let path = root.path().join("file");
+    fs::write(&path, contents(0, SIZE)).unwrap();
+    let text = "research.preset = 'flash'\nprecompressed = false\nresearch.mapped-max = '2MiB'";
+    let mut served = Served::start(config(root.path(), text));
+    fs::write(root.path().join("other"), contents(1, 3 << 20)).unwrap();
+    assert!(served.get("/file").body == contents(0, SIZE));
+    fs::rename(&path, root.path().join("gone")).unwrap();
+    fs::write(&path, contents(2, SIZE + 7)).unwrap();
+    // It takes the place of the mapping.
+    assert!(served.get("/other").body == contents(1, 3 << 20));
+    assert!(served.get("/file").body == contents(2, SIZE + 7));
+    assert_eq!(served.snapshot().counters.mapping_cache_reopened, 1);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod idle;
 mod pinner;
 mod process_limit;
 mod memory;
+mod order;
 mod overlay;
 mod overload;
 mod sharing;

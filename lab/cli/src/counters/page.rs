@@ -2,6 +2,7 @@
 //! counts, the cycle breakdown of Figure 4.19, and Table 4.6 with ours beside it.
 
 mod counted;
+mod processors;
 
 use headway_counters::smt::Configuration;
 use headway_counters::study::compare::{COMPARISONS, Cell};
@@ -27,6 +28,8 @@ pub fn sheet(outcome: &Outcome, cells: &[Cell]) -> Sheet {
         misses(cells),
         cycles(cells),
         comparison(outcome, cells),
+        processors::bus(cells),
+        processors::processors(outcome),
         probed(outcome),
         details(outcome, cells),
     ];

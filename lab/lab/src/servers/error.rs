@@ -36,6 +36,12 @@ pub enum ServerError {
         /// The server.
         kind: Kind,
     },
+    /// The number of connections per wakeup cannot be limited.
+    #[error("cannot limit the connections that are accepted per wakeup: {why}")]
+    AcceptLimit {
+        /// What prevents it.
+        why: String,
+    },
     /// A path that some server's configuration could misread.
     #[error(
         "{}: the lab gives servers absolute paths of letters, digits and the marks . _ - + , only; \

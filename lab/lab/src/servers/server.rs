@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use headway_load::client::ClientLimits;
 use rustix::process::Signal;
 
+use super::accept_limit::{AcceptLimit, AcceptReport};
 use super::available::available;
 use super::certificate::CertificateFiles;
 use super::configuration::{self, Launch, Population, READY_FILE};
@@ -55,6 +56,7 @@ pub struct Server {
     leader: Process,
     folder: PathBuf,
     status: Option<SocketAddr>,
+    accept_limit: Option<AcceptLimit>,
     ended: bool,
 }
 
@@ -123,9 +125,15 @@ impl Server {
         }
         let folder = make_folder(spec, scratch)?;
         let descriptors = ClientLimits::raise().descriptors;
-        let started = configuration::prepare(spec, &folder, descriptors)
-            .and_then(|launch| Ok((spawn(&prefix, &program, &launch, &folder)?, launch)));
-        let (child, launch) = started.inspect_err(|_| remove(&folder))?;
+        let started = configuration::prepare(spec, &folder, descriptors).and_then(|launch| {
+            let limit = spec
+                .accept_limit
+                .map(|limit| AcceptLimit::make(limit, &folder));
+            let limit = limit.transpose()?;
+            let child = spawn(&prefix, &program, &launch, limit.as_ref(), &folder)?;
+            Ok((child, launch, limit))
+        });
+        let (child, launch, accept_limit) = started.inspect_err(|_| remove(&folder))?;
         let pid = child.id() as i32;
         let mut server = Server {
             spec: spec.clone(),
@@ -137,11 +145,15 @@ impl Server {
             },
             folder,
             status: None,
+            accept_limit,
             ended: false,
         };
         report(server.leader);
         // An error drops the server, which ends it.
         server.wait_until_ready(launch.population)?;
+        if let Some(limit) = &server.accept_limit {
+            limit.expect_effect(&program, &server.pids())?;
+        }
         Ok(server)
     }
 
@@ -202,6 +214,18 @@ impl Server {
     pub fn members(&self) -> impl Fn() -> Vec<i32> + Send + use<> {
         let (leader, spec) = (self.leader, self.spec.clone());
         move || workers(leader, &spec)
+    }
+
+    /// What the accept limit has counted; `None` without one.
+    ///
+    /// # Errors
+    ///
+    /// The counters cannot be read.
+    pub fn accept_report(&self) -> Result<Option<AcceptReport>, ServerError> {
+        self.accept_limit
+            .as_ref()
+            .map(AcceptLimit::report)
+            .transpose()
     }
 
     /// CPU time and memory of all its processes, now.
@@ -498,6 +522,7 @@ fn spawn(
     prefix: &impl Fn(&OsStr) -> Command,
     program: &Path,
     launch: &Launch,
+    limit: Option<&AcceptLimit>,
     folder: &Path,
 ) -> Result<Child, ServerError> {
     let output = folder.join("output");
@@ -507,6 +532,7 @@ fn spawn(
     prefix(program.as_os_str())
         .args(&launch.arguments)
         .env("LC_ALL", "C")
+        .envs(limit.into_iter().flat_map(AcceptLimit::variables))
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(twin)

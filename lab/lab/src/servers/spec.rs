@@ -38,6 +38,10 @@ pub struct ServerSpec {
     /// More arguments for `headway-lab serve`; other servers take none.
     #[serde(default)]
     pub arguments: Vec<String>,
+    /// The most connections that a server of others accepts per wakeup; 0 only counts. A library is
+    /// loaded before it for this. Our presets have `accept-batch`.
+    #[serde(default)]
+    pub accept_limit: Option<usize>,
     /// The program whose `serve` our presets are; without it the one that [`crate::headway_lab`]
     /// finds.
     #[serde(default)]
@@ -104,6 +108,7 @@ impl ServerSpec {
             access_log: false,
             probe: None,
             arguments: Vec::new(),
+            accept_limit: None,
             program: None,
         }
     }

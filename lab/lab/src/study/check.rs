@@ -250,6 +250,13 @@ impl Checker<'_> {
         let parsed = parse_rule(rule.get_ref())
             .map_err(|error| self.texts.error(rule.span(), error.to_string()))?;
         for compared in &parsed {
+            if !compared.left.has_number() && !compared.right.has_number() {
+                let why = format!(
+                    "{}: say how large the effect must be, as in `a > 1.1 * b`; a difference of any size is chance",
+                    compared.text
+                );
+                return Err(self.texts.error(rule.span(), why));
+            }
             self.references(&compared.left, rule.span())?;
             self.references(&compared.right, rule.span())?;
         }

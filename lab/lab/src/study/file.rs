@@ -41,6 +41,8 @@ pub struct ServerTable {
     pub helpers: Option<Scaled<Helpers>>,
     pub access_log: bool,
     pub arguments: Vec<String>,
+    pub connections: Option<Scaled<usize>>,
+    pub accept_limit: Option<usize>,
 }
 
 /// A number of helpers, or the word `adaptive`.

@@ -401,6 +401,8 @@ impl Bench<'_> {
     fn read_counters(&self) -> Result<CounterReading, Stopped> {
         // A status page that does not answer costs the run its counters, not its latencies.
         let status = self.server.status().unwrap_or_default();
+        let limit = || self.server.accept_report().ok().flatten();
+        let status = status.or_else(|| Some(json!({ "accept_limit": limit()? })));
         Ok(CounterReading {
             at: Instant::now(),
             status,
@@ -531,7 +533,7 @@ fn keep(
     ours: bool,
 ) -> Result<(), Stopped> {
     let seconds = (after.at - before.at).as_secs_f64();
-    if ours {
+    if ours || after.status.is_some() {
         let both = json!({ "before": before.status, "after": after.status });
         write(&directory.join("run/server.json"), &both)?;
     }

@@ -534,7 +534,9 @@ fn start(
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();
     spec.program = Some(crate::headway_lab());
+    spec.accept_limit = choice.accept_limit;
     spec.sizes.helpers = choice.helpers;
+    spec.sizes.connections = choice.connections.unwrap_or(spec.sizes.connections);
     spec.sizes.workers = choice.workers.unwrap_or(spec.sizes.workers);
     spec.sizes.clients = choice.processes.unwrap_or(spec.sizes.clients);
     spec.sizes.backlog = listen_queue.unwrap_or(spec.sizes.backlog);
@@ -551,6 +553,8 @@ pub(super) fn server_text(choice: &ServerChoice) -> String {
         ("workers", choice.workers),
         ("processes", choice.processes),
         ("helpers", choice.helpers),
+        ("connections", choice.connections),
+        ("accept limit", choice.accept_limit),
     ] {
         sizes.extend(size.map(|size| format!("{name} {size}")));
     }

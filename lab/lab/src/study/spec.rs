@@ -27,6 +27,13 @@ pub struct ServerChoice {
     pub access_log: bool,
     /// More words for `headway serve`.
     pub arguments: Vec<String>,
+    /// The most connections that a loop keeps open; absent: as all. Absent in descriptions that have
+    /// none, whose keys are so as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<usize>,
+    /// The most connections that a server of others accepts per wakeup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_limit: Option<usize>,
 }
 
 impl ServerChoice {
@@ -39,6 +46,8 @@ impl ServerChoice {
             helpers: None,
             access_log: false,
             arguments: Vec::new(),
+            connections: None,
+            accept_limit: None,
         }
     }
 }

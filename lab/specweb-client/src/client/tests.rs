@@ -26,6 +26,7 @@ fn client_state(manifest: &Manifest) -> SharedClientState {
         ads: Ads::generate(&reset),
         reset,
         paths: ["/dynamic".to_owned(), "/cgi".to_owned()],
+        static_only: false,
         posts: Posts::new(4),
     }
 }

@@ -29,12 +29,14 @@ pub(super) const OF_ROWS: [&str; 24] = [
 ];
 
 /// Figures that need all rows in order.
-pub(super) const OF_ORDER: [&str; 5] = [
+pub(super) const OF_ORDER: [&str; 7] = [
     "inversion",
     "inversion_random",
     "inversion_of_random",
     "service_inversion",
     "service_inversion_of_random",
+    "jain",
+    "service_jain",
 ];
 
 /// Counts of a run, and figures that its analysis has.

@@ -131,6 +131,8 @@ impl RunSegment {
             "inversion_of_random" => inversion::inversion(&self.cells)?.of_random,
             "service_inversion" => Some(inversion::inversion(&self.service_cells)?.value),
             "service_inversion_of_random" => inversion::inversion(&self.service_cells)?.of_random,
+            "jain" => inversion::inversion(&self.cells)?.jain,
+            "service_jain" => inversion::inversion(&self.service_cells)?.jain,
             "within" => Some(self.within(numbers[0])),
             "conforming" => self.conforming(numbers[0]),
             "small_in_slowest" => decile(&self.cells, 10.0, 1.0),

@@ -115,6 +115,8 @@ fn figures_are_those_of_the_rows_when_they_are_known() {
     near("decile:1:2", 1.0);
     near("series_median_ms:4", 8.0);
     assert_eq!(value("inversion", &evidence), 0.0);
+    // 1 to 10 ms, as often each: 55² / (10 · 385).
+    near("jain", 0.7857);
     assert_eq!(value("errors", &evidence), 0.0);
     // 8 kbit a millisecond, whatever the size.
     assert_eq!(value("conforming:7900", &evidence), 1.0);
@@ -128,6 +130,7 @@ fn order_from_the_actual_start_is_that_of_sizes_when_only_the_client_was_late() 
     assert_eq!(value("service_inversion", &evidence), 0.0);
     assert_eq!(value("service_inversion_of_random", &evidence), 0.0);
     assert_eq!(value("service_decile:10:4", &evidence), 1.0);
+    assert!(value("service_jain", &evidence) < value("jain", &evidence));
     assert!(value("inversion", &evidence) > 0.9);
     assert!(value("inversion_of_random", &evidence) > 1.4);
     assert_eq!(value("decile:10:4", &evidence), 0.0);

@@ -21,7 +21,8 @@ impl Acceptor {
     pub(super) fn has_room(&self, context: &LoopContext) -> bool {
         let (open, max) = (context.connections.count(), context.config.max_connections);
         open < max as usize
-            || open == max as usize
+            || !context.config.research.original_limits
+                && open == max as usize
                 && Acceptor::evictable(context).is_some()
                 && !self.another_has_room(context)
     }

@@ -231,6 +231,8 @@ impl StaticFiles {
         let response_context = context.response_context(&head, request.virtual_host, connection);
         let response =
             headway_respond::file(&response_context, &head, &representation, &source, host);
+        // The response has what it needs of it.
+        drop(source);
         Break(context.start_response(connection, request, response))
     }
 }

@@ -195,6 +195,13 @@ impl Resolver<'_> {
                 return Err(self.texts.error(span, why));
             }
         };
+        if kind.is_ours() && written.accept_limit.is_some() {
+            let why = format!(
+                "[server.{name}]: accept-limit is for servers of others; a preset has arguments = \
+                 [\"--accept-batch\", \"25\"]"
+            );
+            return Err(self.texts.error(span, why));
+        }
         Ok(Named {
             label: written
                 .label
@@ -207,6 +214,8 @@ impl Resolver<'_> {
                 helpers,
                 access_log: written.access_log,
                 arguments: written.arguments.clone(),
+                connections: number(&written.connections),
+                accept_limit: written.accept_limit,
             },
         })
     }

@@ -196,6 +196,13 @@ fn line_is_named_when_a_claim_is_wrong() {
             11,
             "observe = \"trace\"",
         ),
+        (
+            format!(
+                "{HEAD}[[claim]]\ntext = \"t\"\nrule = \"mean_ms(m, headway, 95%) < max(mean_ms(m, all, *))\"\n"
+            ),
+            11,
+            "say how large the effect must be",
+        ),
     ]);
 }
 
