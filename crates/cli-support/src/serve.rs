@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::marker::PhantomData;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::Failure;
 
@@ -260,13 +260,13 @@ fn port(topic: Topic) -> Arg {
 }
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
-pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
+pub fn run<C: Contents>(arguments: Arguments<C>) -> Result<(), Failure> {
     let is_only_check = arguments.run.check || arguments.run.rehearse_upgrade;
     let inherited = match is_only_check {
         true => Inherited::default(),
         false => Inherited::take()?,
     };
-    let Checked { config, warnings } = match check(arguments) {
+    let Checked { config, warnings } = match check(&arguments) {
         Ok(checked) => checked,
         Err(errors) => {
             inherited.fail(joined(&errors));
@@ -301,8 +301,8 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
         ready_file: arguments.run.ready_file.clone(),
         quiet: arguments.run.quiet,
     };
-    let read_config = || {
-        let Checked { config, warnings } = check(arguments).map_err(|errors| joined(&errors))?;
+    let read_config = move || {
+        let Checked { config, warnings } = check(&arguments).map_err(|errors| joined(&errors))?;
         for warning in warnings {
             warn(&warning.to_string());
         }
@@ -311,7 +311,7 @@ pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
     Ok(headway_server::run(
         config,
         options,
-        &read_config,
+        Arc::new(read_config),
         inherited,
     )?)
 }

@@ -7,8 +7,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
@@ -35,6 +34,7 @@ mod baseline;
 mod ci;
 mod form;
 mod request;
+mod start;
 
 use baseline::{BaselineOptions, Compared};
 use ci::{Case, CiOptions};
@@ -172,9 +172,8 @@ struct DemandOptions {
     /// has a seed of its own. `headway merge` makes one run of theirs.
     #[arg(long, value_name = "INDEX/COUNT", hide_short_help = true)]
     agent: Option<Agent>,
-    /// Begin at this time, in seconds since 1970, so that several machines begin together
-    #[arg(long, value_name = "SECONDS", hide_short_help = true)]
-    start_at: Option<f64>,
+    #[command(flatten)]
+    start: start::StartOptions,
 }
 
 /// How the starts of an open loop are spaced.
@@ -228,7 +227,7 @@ pub(super) struct ConnectionOptions {
     source: Vec<IpAddr>,
     /// Threads of the client, one loop each [default: 1]
     ///
-    /// They share the load: requests and their times do not depend on the number. Use as many as
+    /// They share the load: rates and gaps do not depend on the number. Use as many as
     /// there are CPUs that the server does not need. With --cpu each gets its own CPUs.
     #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     threads: Option<Threads>,
@@ -306,7 +305,7 @@ pub(super) struct ConnectionLimits {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = settings(arguments)?;
     let result = &arguments.result;
-    let prepared = settings.prepare().map_err(failure)?;
+    let mut prepared = settings.prepare().map_err(failure)?;
     let baseline = baseline::open(&arguments.baseline, &prepared.description)?;
     let scenario = prepared.scenario.clone();
     let has_conditions = scenario.iter().any(|one| one.conditions().next().is_some());
@@ -316,9 +315,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let directory = result.output.as_deref();
     arguments.export.check(directory)?;
     let around = run_context(result, "load")?;
-    if let Some(start_at) = arguments.demand.start_at {
-        wait_until(start_at, &around.interrupt)?;
-    }
+    let start = &arguments.demand.start;
+    prepared.description.clock = start.wait(settings.agent, &around.interrupt)?;
     let finished = prepared.run(directory, &around).map_err(failure)?;
     for warning in &finished.warnings {
         let _ = writeln!(io::stderr(), "headway: warning: {}", printable(warning));
@@ -345,25 +343,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Unmet(failures.join("\n")));
     }
     exit_by_verdict(&finished, result.strict)
-}
-
-/// Waits for the common start of several clients.
-fn wait_until(unix_s: f64, interrupt: &AtomicBool) -> Result<(), Failure> {
-    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let left_s = || now().map_or(0.0, |now| unix_s - now.as_secs_f64());
-    let first_s = left_s();
-    if !(0.0..=86_400.0).contains(&first_s) {
-        let text =
-            format!("--start-at {unix_s}: it is within the next day; now it is in {first_s:.1} s");
-        return Err(Failure::Usage(text));
-    }
-    while left_s() > 0.0 {
-        if interrupt.load(Ordering::Relaxed) {
-            return Err(anyhow!("interrupted before the start").into());
-        }
-        std::thread::sleep(Duration::from_secs_f64(left_s().clamp(0.0, 0.1)));
-    }
-    Ok(())
 }
 
 /// Every condition, met or not.
@@ -476,6 +455,7 @@ pub(super) fn common(
         seed: 1,
         sources: connections.source.clone(),
         verify: false,
+        cookies: false,
         agent: None,
         label: None,
         cpus: cpus.map_or(Vec::new(), |Cpus(cpus)| cpus),

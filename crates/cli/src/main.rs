@@ -147,7 +147,7 @@ fn main() -> ExitCode {
             return trace::guard(&instance).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
         Command::Explain(arguments) => explain::run(&arguments),
-        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Upgrade(arguments) => reload::upgrade(&arguments),
         Command::Backend(arguments) => backend::run(&arguments),

@@ -64,6 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         "requests",
         "errors",
         "began after",
+        "clock",
         "verdict",
     ];
     text += &table(&headings, &rows);
@@ -96,6 +97,13 @@ fn row(agent: &MergedAgent) -> Vec<String> {
         count(agent.requests),
         count(agent.errors),
         time_us(agent.start_delay_ms * 1e3),
+        agent.clock.map_or("–".to_owned(), |clock| {
+            // A clock which is ahead has a negative offset.
+            let ahead = -clock.offset_ns as f64 / 1e3;
+            let sign = if ahead < 0.0 { "−" } else { "+" };
+            let error = time_us(clock.error_ns as f64 / 1e3);
+            format!("{sign}{} ± {error}", time_us(ahead.abs()))
+        }),
         verdict.to_owned(),
     ]
 }

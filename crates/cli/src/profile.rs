@@ -15,13 +15,16 @@ use headway_latency::format::{duration, number, printable, time_us};
 use headway_latency::run::description::{Point, Verdict};
 use headway_load::cli_types::{Count, Rate, Seed, Shares, Time};
 use headway_load::client::dated;
-use headway_load::profile::{Limit, Listener, ProfileError, ProfileSettings, RELATIVE_LOADS};
+use headway_load::profile::{Knee, Limit, Listener, ProfileError, ProfileSettings, RELATIVE_LOADS};
 use headway_load::session::{Finished, Settings};
 use serde_json::json;
 
 use super::Failure;
 use super::load::{ConnectionLimits, ConnectionOptions, RequestOptions, Spacing, common};
 use super::output::{print, print_data};
+
+/// The first rate of a search for the knee. Doubled ten times it is 100,000/s.
+const START_RPS: f64 = 100.0;
 
 const MORE: &str = "All options and examples: headway profile --help";
 
@@ -30,6 +33,7 @@ Examples:
   headway profile http://127.0.0.1:8080/ -o profile-headway
   headway profile http://127.0.0.1:8080/ --fileset /srv/set -o profile-nginx --label 'nginx 1.22' \\
       --before-point 'systemctl restart nginx' --repeats 3
+  headway profile http://127.0.0.1:8080/ --knee 50ms -o knee
   headway profile http://127.0.0.1:8080/ --capacity 5000 --loads 50,75,100,125,150 -o overload
   headway report profile-headway profile-nginx -o report.html
 
@@ -75,6 +79,21 @@ struct Points {
     /// Capacity in requests per second [default: measured]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     capacity: Option<Rate>,
+    /// Look for the capacity in open loops: the highest rate answered with a mean within TIME
+    ///
+    /// It is the knee of the server: 97 % of the requests of that rate are answered. No closed loop is needed. The
+    /// search begins at --start-rate, doubles the rate, and then divides until the knee is known to 5 %.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    knee: Option<Time>,
+    /// First rate of the search for the knee [default: 100]
+    #[arg(
+        long,
+        value_name = "RATE",
+        requires = "knee",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
+    start_rate: Option<Rate>,
     /// How often each point is measured
     #[arg(
         long,
@@ -170,6 +189,10 @@ fn settings(arguments: &Arguments) -> Result<ProfileSettings, Failure> {
         session,
         arrivals: points.arrivals.unwrap_or(Spacing::Poisson).into(),
         capacity_rps: points.capacity.map(|Rate(rate)| rate),
+        knee: points.knee.map(|Time(mean)| Knee {
+            mean,
+            start_rps: points.start_rate.map_or(START_RPS, |Rate(rate)| rate),
+        }),
         loads: points
             .loads
             .clone()
@@ -193,14 +216,13 @@ fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
     }
 }
 
-/// The verdicts of all runs, without those that searched for the highest rate of the client: some
-/// of these had to be invalid.
+/// The verdicts of all runs, without those of a search: some of these had to be invalid.
 fn verdicts(profile: &Run, points: &[Run]) -> Vec<Verdict> {
     let info = profile.description().profile.iter();
     let done = info
         .flat_map(|info| &info.points)
         .filter(|point| point.done);
-    let runs = done.zip(points).filter(|(point, _)| !point.of_client);
+    let runs = done.zip(points).filter(|(point, _)| !point.is_of_search());
     let clients = runs.filter_map(|(_, run)| run.description().client.as_ref());
     clients.map(|client| client.verdict).collect()
 }
@@ -218,6 +240,7 @@ fn as_json(profile: &Run) -> Result<String, Failure> {
         points.push(json!({
             "relative": point.relative,
             "of_client": point.of_client,
+            "of_knee": point.of_knee,
             "rate_rps": point.rate_rps,
             "repeat": point.repeat,
             "directory": point.directory,

@@ -162,6 +162,7 @@ fn profile_has_a_line_per_point_and_details_with_point() {
         rate_rps: relative * 1000.0,
         directory: format!("points/{relative:.2}-{repeat}"),
         of_client: false,
+        of_knee: false,
     };
     let points = vec![
         point(0.2, 1, true),

@@ -2,12 +2,13 @@
 //! is said when a server or this machine does not play along. What the engine makes of each outcome
 //! is tested in crates/load; here it is that a person learns of it.
 
-mod responding;
+pub mod responding;
 
-mod agents;
+pub mod agents;
 mod baselines;
 mod compares;
 mod connections;
+mod cookies;
 mod effects;
 mod http2;
 mod https;

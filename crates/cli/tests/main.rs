@@ -9,6 +9,7 @@ mod fileset;
 mod flashpache;
 mod guide;
 mod install;
+mod kubernetes;
 mod links;
 mod load;
 mod monitoring;

@@ -9,6 +9,9 @@ use headway_base::format::printable;
 use super::settings::COMMAND_LINE;
 use crate::extensions::ResearchTable;
 
+/// The setting whose values are shown nowhere.
+pub(super) const SECRETS: &str = "otlp-headers";
+
 /// A message shows no more of a value.
 const EXCERPT_CHARS: usize = 40;
 
@@ -222,7 +225,7 @@ impl<'t> Findings<'t> {
     /// The text is not TOML.
     pub(super) fn syntax(&mut self, span: Option<Range<usize>>, problem: &str) {
         let key = match &span {
-            Some(span) => format!("`{}`", self.line_text(span.start)),
+            Some(span) => format!("`{}`", self.line_without_secrets(span.start)),
             None => String::new(),
         };
         let span = span.or(Some(0..0));
@@ -253,6 +256,18 @@ impl<'t> Findings<'t> {
         match line.char_indices().nth(EXCERPT_CHARS) {
             Some((end, _)) => format!("`{}…`", &line[..end]),
             None => format!("`{line}`"),
+        }
+    }
+
+    /// The text of a line. In a file with secrets, any line may have one.
+    fn line_without_secrets(&self, byte: usize) -> &'t str {
+        let line = self.line_text(byte);
+        let has_secrets = self
+            .source(byte)
+            .is_some_and(|source| source.file.text.contains(SECRETS));
+        match line.split_once('=').filter(|_| has_secrets) {
+            Some((key, _)) => key.trim_end(),
+            None => line,
         }
     }
 

@@ -13,9 +13,11 @@ use super::tls;
 /// Where spans go by default below the endpoint (OTLP/HTTP).
 const TRACES: &str = "/v1/traces";
 const SCHEMES: [&str; 2] = ["http://", "https://"];
+/// What is printed in the place of the value of a header, which may be a token.
+pub(super) const HIDDEN: &str = "(hidden)";
 
 /// The spans of requests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtlpConfig {
     /// The URL of the collector for spans.
     pub endpoint: String,
@@ -27,6 +29,20 @@ pub struct OtlpConfig {
     pub headers: Vec<(String, String)>,
     /// Certificates of authorities for the collector; `None` for those of the system.
     pub authorities: Option<PathBuf>,
+}
+
+/// Without the values of headers.
+impl std::fmt::Debug for OtlpConfig {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| &**name).collect();
+        out.debug_struct("OtlpConfig")
+            .field("endpoint", &self.endpoint)
+            .field("sampling", &self.sampling)
+            .field("service_name", &self.service_name)
+            .field("headers", &names)
+            .field("authorities", &self.authorities)
+            .finish()
+    }
 }
 
 /// A part of a whole, in millionths.
@@ -116,6 +132,10 @@ pub(super) fn otlp(from: &Settings, to: &mut Findings<'_>) -> Option<OtlpConfig>
         let is_value = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
         if name.is_empty() || !name.bytes().all(is_token) || !value.bytes().all(is_value) {
             let problem = format!("`{name}` and its value do not make a header");
+            to.usage_error("otlp-headers", span(&from.otlp_headers), problem);
+        }
+        if value == HIDDEN {
+            let problem = format!("the value of `{name}` was hidden by --check; write it here");
             to.usage_error("otlp-headers", span(&from.otlp_headers), problem);
         }
     }

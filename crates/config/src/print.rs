@@ -1,8 +1,9 @@
 //! The effective settings as TOML, which `--config` reads back to the same configuration, and as
-//! JSON.
+//! JSON. Secrets are hidden, and have to be written in again.
 
 use std::fmt::{self, Display, Write};
 
+use super::otlp::HIDDEN;
 use super::units::{AcceptBatch, Bytes, Millis};
 use super::variables;
 use super::{
@@ -235,7 +236,7 @@ fn write_otlp(out: &mut String, otlp: &OtlpConfig) -> fmt::Result {
     writeln!(out, "otlp-endpoint = {}", quoted(&otlp.endpoint))?;
     writeln!(out, "otlp-sampling = \"{}\"", otlp.sampling)?;
     writeln!(out, "otlp-service-name = {}", quoted(&otlp.service_name))?;
-    let header = |(name, value): &(String, String)| format!("{} = {}", key(name), quoted(value));
+    let header = |(name, _): &(String, String)| format!("{} = {}", key(name), quoted(HIDDEN));
     let headers: Vec<String> = otlp.headers.iter().map(header).collect();
     writeln!(out, "otlp-headers = {{ {} }}", headers.join(", "))?;
     match &otlp.authorities {

@@ -391,6 +391,8 @@ table! {
         /// Name of the service in spans.
         otlp_service_name: String, Logs, "headway", "\"shop\"";
         /// Headers of requests to the collector.
+        ///
+        /// --check and messages hide their values, which may be secret. Write them in before you use what it prints.
         otlp_headers: BTreeMap<String, String>, Logs, "none", "{ X-Api-Key = \"secret\" }";
         /// Certificates in PEM of the authorities that are trusted for an https collector.
         otlp_ca: PathBuf, Logs, "those of the system", "\"/etc/headway/ca.pem\"";

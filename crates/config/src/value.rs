@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 
-use super::error::Findings;
+use super::error::{Findings, SECRETS};
 use super::strategy::{Sandbox, SendMethod};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::variables;
@@ -111,7 +111,10 @@ fn scalar<T: Value>(from: Written<'_, '_>, to: &mut Findings<'_>) -> Option<T> {
         (DeValue::Boolean(is_on), Accepts::Boolean) => T::parse(if *is_on { "on" } else { "off" }),
         (found, accepts) => {
             let quoted = matches!(found, DeValue::String(text) if T::parse(text).is_ok());
-            let shown = to.excerpt(span.clone());
+            let shown = match from.path.starts_with(SECRETS) {
+                true => "the value".to_owned(),
+                false => to.excerpt(span.clone()),
+            };
             let (key, example) = (from.key, from.example);
             Err(match accepts {
                 Accepts::Number if quoted => {

@@ -309,6 +309,33 @@ fn effective_settings_are_the_same_when_read_back() {
 }
 
 #[test]
+fn values_of_otlp_headers_are_in_no_output() {
+    let secret = "Bearer-s3cret";
+    let text = |headers: &str| {
+        format!("root = \"site\"\notlp-endpoint = \"http://c\"\notlp-headers = {headers}\n")
+    };
+    let config = good(&text(&format!("{{ Authorization = {secret:?} }}")));
+    let (toml, json) = (config.to_toml(), config.to_json());
+    for printed in [&toml, &json, &format!("{config:?}")] {
+        assert!(printed.contains("Authorization"), "{printed}");
+        assert!(!printed.contains("s3cret"), "{printed}");
+    }
+    assert!(toml.contains("otlp-headers = { \"Authorization\" = \"(hidden)\" }"));
+    for wrong in [
+        format!("{{ Authorization = [{secret:?}] }}"),
+        format!("{secret:?}"),
+        format!("[{secret:?}]"),
+        format!("{{ Authorization = {secret:?} "),
+        format!("{{ \"\" = {secret:?} }}"),
+    ] {
+        let errors = check(&text(&wrong)).unwrap_err();
+        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(!said.is_empty(), "{wrong}");
+        assert!(said.iter().all(|one| !one.contains("s3cret")), "{said:?}");
+    }
+}
+
+#[test]
 fn log_is_standard_output_when_it_is_a_dash() {
     let path = |log: &str| {
         good(&format!("root = \"site\"\nlog = {log:?}"))

@@ -82,6 +82,9 @@ pub struct HandedWorker {
     pub helpers_max: usize,
     /// What it understands.
     pub packets: Packets,
+    /// A ruleset of Landlock for its helpers, so that they need not look up directories.
+    #[serde(default)]
+    pub ruleset: Option<RawFd>,
     /// Its last numbers.
     pub last: serde_json::Value,
 }
@@ -93,8 +96,11 @@ pub struct Packets {
     stop: Vec<u8>,
     poll_listeners: Vec<u8>,
     snapshot: Vec<u8>,
-    /// What a new helper reads first, if it is confined.
+    /// What a new helper reads first, if it is confined. It looks up directories itself.
     helper: Option<Vec<u8>>,
+    /// What one reads first that gets a ruleset.
+    #[serde(default)]
+    helper_with_ruleset: Option<Vec<u8>>,
 }
 
 /// One of [`Packets`].
@@ -117,14 +123,22 @@ pub struct HandedProcess {
     pub pid: u32,
     /// The master's end of its socket. When it is closed, the process ends.
     pub socket: Option<RawFd>,
+    /// Whether it reports on that what became of spans.
+    #[serde(default)]
+    pub counts_spans: bool,
 }
 
 impl Packets {
-    /// Those of this version.
+    /// Those of this version. If helpers are confined, there is an order to one that looks up directories, and
+    /// perhaps one that goes with a ruleset.
     ///
     /// # Errors
     /// If a message cannot be encoded.
-    pub fn new(drain: Drain, helper: Option<&ToHelper>) -> Result<Packets, ControlError> {
+    pub fn new(
+        drain: Drain,
+        helper: Option<&ToHelper>,
+        helper_with_ruleset: Option<&ToHelper>,
+    ) -> Result<Packets, ControlError> {
         let stop = Drain::within(drain.timeout_ms);
         Ok(Packets {
             drain: encode(&ToWorker::Drain(drain))?,
@@ -132,6 +146,7 @@ impl Packets {
             poll_listeners: encode(&ToWorker::PollListeners)?,
             snapshot: encode(&ToWorker::Snapshot { id: 0 })?,
             helper: helper.map(encode).transpose()?,
+            helper_with_ruleset: helper_with_ruleset.map(encode).transpose()?,
         })
     }
 
@@ -144,11 +159,17 @@ impl Packets {
     ///
     /// # Errors
     /// Those of sendmsg(2).
-    pub fn begin_helper(&self, socket: &Control) -> Result<(), ControlError> {
-        match &self.helper {
-            Some(bytes) => wire::send(socket.as_fd(), bytes, &[], false).map(drop),
-            None => Ok(()),
+    pub fn begin_helper(
+        &self,
+        socket: &Control,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<(), ControlError> {
+        match (&self.helper, self.helper_with_ruleset.as_ref().zip(ruleset)) {
+            (_, Some((bytes, ruleset))) => wire::send(socket.as_fd(), bytes, &[ruleset], false),
+            (Some(bytes), None) => wire::send(socket.as_fd(), bytes, &[], false),
+            (None, None) => return Ok(()),
         }
+        .map(drop)
     }
 
     /// Sends one; `false` if the other end's buffer is full.
@@ -208,6 +229,7 @@ impl Handover {
         all.extend(self.tickets);
         for worker in &self.workers {
             all.extend([worker.control, worker.program]);
+            all.extend(worker.ruleset);
         }
         all.extend(self.processes.iter().filter_map(|process| process.socket));
         all.sort_unstable();
@@ -229,7 +251,8 @@ mod tests {
             is_ready: true,
             ends_in_ms: Some(300),
             helpers_max: 4,
-            packets: Packets::new(Drain::within(7), None).unwrap(),
+            packets: Packets::new(Drain::within(7), None, None).unwrap(),
+            ruleset: None,
             last: serde_json::Value::Null,
         };
         let listener = |number| HandedListener {
@@ -239,7 +262,11 @@ mod tests {
             file: None,
             sockets: vec![number, number + 1],
         };
-        let process = |socket| HandedProcess { pid: 1, socket };
+        let process = |socket| HandedProcess {
+            pid: 1,
+            socket,
+            counts_spans: false,
+        };
         Handover {
             format: FORMAT,
             version: "1.2.3".into(),
@@ -253,6 +280,7 @@ mod tests {
                 worker.clone(),
                 HandedWorker {
                     control: 21,
+                    ruleset: Some(22),
                     ..worker
                 },
             ],
@@ -268,8 +296,25 @@ mod tests {
     fn each_descriptor_is_named_once() {
         let memory = handover().to_memory().unwrap();
         let read = Handover::from_memory(memory.as_fd()).unwrap();
-        let expected = [9, 10, 11, 12, 13, 14, 15, 20, 21, 30, 40];
+        let expected = [9, 10, 11, 12, 13, 14, 15, 20, 21, 22, 30, 40];
         assert_eq!(read.descriptors(), expected);
+    }
+
+    #[test]
+    fn state_without_rulesets_and_span_processes_can_be_read() {
+        let mut state = serde_json::to_value(handover()).unwrap();
+        for (list, field) in [("workers", "ruleset"), ("processes", "counts_spans")] {
+            for one in state[list].as_array_mut().unwrap() {
+                assert!(one.as_object_mut().unwrap().remove(field).is_some());
+            }
+        }
+        for worker in state["workers"].as_array_mut().unwrap() {
+            let packets = worker["packets"].as_object_mut().unwrap();
+            assert!(packets.remove("helper_with_ruleset").is_some());
+        }
+        let memory = wire::into_memfd(&encode(&state).unwrap()).unwrap();
+        let read = Handover::from_memory(memory.as_fd()).unwrap();
+        assert_eq!(read.workers[1].ruleset, None);
     }
 
     #[test]

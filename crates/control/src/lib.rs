@@ -26,7 +26,7 @@ mod handover;
 mod start_descriptors;
 mod wire;
 
-/// The most directories in one [`FromWorker::Directories`].
+/// The most directories in one [`FromWorker::Directories`] or [`ToWorker::Directories`].
 pub const DIRECTORIES_MAX: usize = 100;
 
 pub use handover::{
@@ -39,7 +39,13 @@ pub use start_descriptors::{
 /// From the master to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// The first message. File descriptors: one listener per address; with accept balancing, the
+    /// Before the start: directories that are open already, so that the worker does not ask their file systems. File
+    /// descriptors: as many, `O_PATH`.
+    Directories {
+        /// Their numbers among those of the configuration.
+        numbers: Vec<u32>,
+    },
+    /// The first message but directories. File descriptors: one listener per address; with accept balancing, the
     /// shared counters; with a limit per address and several workers, their connections per
     /// address; if `config.log` is set, the socket to the log process.
     Start {

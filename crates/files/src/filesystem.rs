@@ -32,6 +32,8 @@ pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 pub(crate) struct NonBlockingFilesystems {
     devices: Vec<u64>,
     overlays: Vec<u64>,
+    /// All devices that mountinfo names.
+    mounted: Vec<u64>,
 }
 
 impl NonBlockingFilesystems {
@@ -40,24 +42,30 @@ impl NonBlockingFilesystems {
         // Without /proc no device is known to be harmless, and helpers open all files.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut all = NonBlockingFilesystems::default();
-        for (kind, device) in mounts.lines().filter_map(harmless_device) {
-            all.devices.push(device);
+        for (kind, device) in mounts.lines().filter_map(mounted_device) {
+            all.mounted.push(device);
+            if HARMLESS.contains(&kind) {
+                all.devices.push(device);
+            }
             if kind == OVERLAY {
                 all.overlays.push(device);
             }
         }
-        all.devices.sort_unstable();
-        all.devices.dedup();
+        for devices in [&mut all.devices, &mut all.mounted] {
+            devices.sort_unstable();
+            devices.dedup();
+        }
         all
     }
 
-    /// Add a root's device if mountinfo could not name it: btrfs numbers each subvolume by itself.
-    pub(crate) fn add_root(&mut self, directory: impl AsFd) {
-        if fstatfs(&directory).is_ok_and(|found| found.f_type == BTRFS_MAGIC)
-            && let Ok(status) = headway_os::open::status(&directory)
-            && !self.contains(status.device)
+    /// Add a root's device if mountinfo could not name it: btrfs numbers each subvolume by itself. A file system
+    /// which mountinfo names is not asked.
+    pub(crate) fn add_root(&mut self, directory: impl AsFd, device: u64) {
+        if self.mounted.binary_search(&device).is_err()
+            && !self.contains(device)
+            && fstatfs(&directory).is_ok_and(|found| found.f_type == BTRFS_MAGIC)
         {
-            self.devices.push(status.device);
+            self.devices.push(device);
             self.devices.sort_unstable();
         }
     }
@@ -74,12 +82,12 @@ impl NonBlockingFilesystems {
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw` → ext3 on the device 98:0.
-fn harmless_device(line: &str) -> Option<(&str, u64)> {
+fn mounted_device(line: &str) -> Option<(&str, u64)> {
     let (mount, file_system) = line.split_once(" - ")?;
     let kind = file_system.split(' ').next()?;
     let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
     let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    HARMLESS.contains(&kind).then_some((kind, device))
+    Some((kind, device))
 }
 
 #[cfg(test)]
@@ -87,17 +95,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_is_taken_from_mountinfo_when_its_type_is_harmless() {
+    fn device_and_type_are_taken_from_mountinfo() {
         let ext4 =
             "36 35 98:7 /a\\040b /mnt rw,noatime master:1 - ext4 /dev/root rw,errors=continue";
         assert_eq!(
-            harmless_device(ext4),
+            mounted_device(ext4),
             Some(("ext4", rustix::fs::makedev(98, 7)))
         );
         for other in ["nfs4", "fuse.sshfs", "fuseblk", "cifs", "9p"] {
             let line = format!("36 35 0:41 / /mnt rw - {other} server:/x rw");
-            assert_eq!(harmless_device(&line), None, "{other}");
+            let found = mounted_device(&line).expect("a device");
+            assert_eq!(found, (other, rustix::fs::makedev(0, 41)));
+            assert!(!HARMLESS.contains(&found.0), "{other}");
         }
-        assert_eq!(harmless_device("nonsense"), None);
+        assert_eq!(mounted_device("nonsense"), None);
     }
 }

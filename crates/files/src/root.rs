@@ -14,7 +14,7 @@ use crate::deferred_close::DeferredCloses;
 use crate::file::Meta;
 use crate::filesystem::NonBlockingFilesystems;
 use crate::protocol::{INDEX_BYTES_MAX, RULE_BYTES_MAX};
-use headway_os::open::{Links, NameLookup, find_directory};
+use headway_os::open::{Links, NameLookup, find_directory, has_symlink_cached, status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -163,6 +163,18 @@ pub(crate) struct RootRules {
     pub(crate) paths: Vec<PathRule>,
 }
 
+impl From<&RootConfig> for RootRules {
+    fn from(config: &RootConfig) -> RootRules {
+        RootRules {
+            index: config.index.clone(),
+            siblings: config.siblings,
+            dotfiles: config.dotfiles,
+            symlinks: config.symlinks,
+            paths: config.rules.clone(),
+        }
+    }
+}
+
 impl Root {
     pub(crate) fn new(directory: OwnedFd, rules: impl Into<Rc<RootRules>>) -> Root {
         Root {
@@ -267,6 +279,18 @@ impl Roots {
     /// # Ok::<(), headway_files::RootError>(())
     /// ```
     pub fn open(configs: &[RootConfig]) -> Result<Roots, RootError> {
+        Roots::open_with(configs, &|_| None)
+    }
+
+    /// As [`Roots::open`], with the directories of paths that `given` has open. Their file systems are not asked,
+    /// since they may not answer.
+    ///
+    /// # Errors
+    /// As [`Roots::open`].
+    pub fn open_with(
+        configs: &[RootConfig],
+        given: &dyn Fn(&Path) -> Option<OwnedFd>,
+    ) -> Result<Roots, RootError> {
         let mut roots = Roots {
             harmless: NonBlockingFilesystems::mounted(),
             ..Roots::default()
@@ -281,28 +305,35 @@ impl Roots {
             if index_bytes > INDEX_BYTES_MAX || rule_bytes > RULE_BYTES_MAX {
                 return Err(error(Errno::TOOBIG));
             }
-            let found = find_directory(&config.directory, NameLookup::MayBlock);
-            let (directory, status) = found.map_err(error)?.ok_or_else(|| error(Errno::AGAIN))?;
-            roots.harmless.add_root(&directory);
-            let rules = RootRules {
-                index: config.index.clone(),
-                siblings: config.siblings,
-                dotfiles: config.dotfiles,
-                symlinks: config.symlinks,
-                paths: config.rules.clone(),
+            let given = given(&config.directory);
+            let has_symlink = match given {
+                Some(_) => has_symlink_cached(&config.directory),
+                None => Some(has_symlink(&config.directory)),
             };
+            // One of a server that has forgotten it has no status.
+            let given = given.and_then(|open| Some((status(&open).ok()?, open)));
+            let found = match given {
+                Some((status, open)) => Ok(Some((open, status))),
+                None => find_directory(&config.directory, NameLookup::MayBlock),
+            };
+            let (directory, status) = found.map_err(error)?.ok_or_else(|| error(Errno::AGAIN))?;
+            roots.harmless.add_root(&directory, status.device);
             let remote = !roots.harmless.contains(status.device);
-            let has_symlink = has_symlink(&config.directory);
-            let followed = (!remote || has_symlink).then(|| Followed {
+            let is_followed = !remote || has_symlink != Some(false);
+            let followed = is_followed.then(|| Followed {
                 path: config.directory.clone(),
-                interval_ms: if has_symlink { 0 } else { PLAIN_INTERVAL_MS },
+                interval_ms: match has_symlink {
+                    Some(true) => 0,
+                    Some(false) | None => PLAIN_INTERVAL_MS,
+                },
                 identity: Cell::new((status.device, status.inode)),
                 checked_ms: Cell::new(0),
                 helper: Cell::new(HelperCheck::Unneeded),
                 finds: Cell::new(0),
             });
+            let root = Root::new(directory, RootRules::from(config));
             roots.roots.push(RootSlot {
-                current: RefCell::new(Rc::new(Root::new(directory, rules))),
+                current: RefCell::new(Rc::new(root)),
                 version: Cell::new(0),
                 followed,
                 device: status.device,

@@ -78,6 +78,7 @@ fn profile(directory: &Path, capacity: f64, seconds: f64) -> Result<(), Box<dyn 
         directory: format!("points/{relative:.2}-1"),
         done: true,
         of_client: false,
+        of_knee: false,
     });
     for point in &points {
         let load = Load {

@@ -200,6 +200,7 @@ pub fn differing_load(a: &LoadInfo, b: &LoadInfo) -> Vec<&'static str> {
         ),
         ("the method or the body", body(a) != body(b)),
         ("the scenario", scenario(a) != scenario(b)),
+        ("the cookies", a.cookies != b.cookies),
         ("the version of HTTP", http(a) != http(b)),
         (
             "the requests per connection",

@@ -15,9 +15,9 @@ mod parquet_file;
 mod regular;
 
 pub use description::{
-    AgentInfo, Arrivals, ClientBound, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo,
-    MergedAgent, Mode, Point, ProfileInfo, RunDescription, ScheduleStep, ServerInfo, Summary,
-    Verdict, Window,
+    AgentInfo, Arrivals, ClientBound, ClientInfo, ClockInfo, Environment, FileSetInfo, Format,
+    Kind, LoadInfo, MergedAgent, Mode, Point, ProfileInfo, RunDescription, ScheduleStep,
+    ServerInfo, Summary, Verdict, Window,
 };
 pub use directory::{OpenError, Run};
 pub use writer::{RunWriter, WriteError, summary, write_description};

@@ -10,6 +10,7 @@ mod export;
 mod merge;
 mod readers;
 mod run_directory;
+mod sql;
 
 #[test]
 fn example_percentiles_runs() {

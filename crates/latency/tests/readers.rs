@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::{finished, rows};
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// A Python that has these modules.
-fn python(modules: &str) -> Option<PathBuf> {
+pub fn python(modules: &str) -> Option<PathBuf> {
     let python = std::env::var_os("HEADWAY_DUCKDB_PYTHON")
         .map_or_else(|| root().join("target/duckdb/bin/python"), Into::into);
     let line = format!("import {modules}");

@@ -390,6 +390,7 @@ fn finished_points_are_listed_when_a_profile_is_opened() {
         repeat: 1,
         rate_rps: 10.0,
         of_client: false,
+        of_knee: false,
     };
     let points = vec![
         point(0.2, "points/0.20-1", true),

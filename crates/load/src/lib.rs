@@ -17,9 +17,12 @@
 pub mod checksum;
 pub mod cli_types;
 pub mod client;
+mod cookies;
 pub mod engine;
 pub mod fail_if;
 pub mod fileset;
+pub mod knee;
+pub mod meeting;
 pub mod profile;
 pub mod scenario;
 pub mod session;

@@ -6,11 +6,13 @@
 //! points and which are done. A profile that was interrupted continues if it is started with the
 //! same arguments. Repeats go round by round, so that a drift of the machine affects every load
 //! alike. If the client was the bottleneck of the closed loop, the percentages are of the rate that
-//! it can offer ([`client`]).
+//! it can offer ([`client`]). With [`Knee`] there is no closed loop: open loops search for the highest rate
+//! that is answered in time ([`search`]).
 
 mod client;
 mod commands;
 mod resume;
+mod search;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +32,7 @@ use headway_latency::{Run, RunDescription};
 
 pub use client::{Limit, capacity_text};
 pub use commands::{CommandError, run_shell};
+pub use search::Knee;
 pub use table::render;
 
 /// Relative loads of a profile that was given none.
@@ -48,6 +51,8 @@ pub struct ProfileSettings {
     pub arrivals: Arrivals,
     /// Requests per second; `None` measures it.
     pub capacity_rps: Option<f64>,
+    /// How the capacity is measured: by a search for the knee; `None` is by a closed loop.
+    pub knee: Option<Knee>,
     /// Shares of the capacity.
     pub loads: Vec<f64>,
     /// How often each point is measured.
@@ -88,6 +93,16 @@ pub enum ProfileError {
     /// A point cannot be read.
     #[error(transparent)]
     Read(#[from] headway_latency::OpenError),
+    /// Not even the lowest rate of the search was answered in time.
+    #[error(
+        "no rate down to {lowest_rps}/s was answered in time (97 % of the requests with a mean within {limit}), so there is no knee"
+    )]
+    NoKnee {
+        /// The lowest rate that was tried.
+        lowest_rps: String,
+        /// The limit of the mean.
+        limit: String,
+    },
     /// The server answered nothing in the closed loop.
     #[error(
         "the server gave no good response in the closed loop, so it has no capacity to take a share of{why}"
@@ -182,6 +197,11 @@ impl ProfileSettings {
         if self.session.requests.is_some() {
             return wrong("the points of a profile are measured for a time; use --duration");
         }
+        if let (Some(_), Some(_)) = (self.knee, self.capacity_rps) {
+            return wrong(
+                "--knee looks for the capacity that --capacity gives; leave one of them out",
+            );
+        }
         // Names, limits and files are looked at before the first command is run.
         self.closed().prepare()?;
         self.open(1.0, 1).prepare()?;
@@ -221,10 +241,9 @@ impl ProfileSettings {
     /// The points in the order in which they are measured; their rates come with the capacity.
     fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
-        let searches = if self.capacity_rps.is_some() {
-            0
-        } else {
-            self.repeats
+        let searches = match (self.capacity_rps, self.knee) {
+            (None, None) => self.repeats,
+            _ => 0,
         };
         for repeat in 1..=searches {
             points.push(Point {
@@ -247,7 +266,7 @@ impl ProfileSettings {
     }
 
     /// Parameters that `run.json` has no field for. They are compared when a profile continues.
-    fn extra_parameters(&self, work: &Work) -> [(&'static str, Option<String>); 5] {
+    fn extra_parameters(&self, work: &Work) -> [(&'static str, Option<String>); 6] {
         let session = &self.session;
         let sources: Vec<String> = session.sources.iter().map(ToString::to_string).collect();
         let paths = matches!(session.work, WorkSource::Paths(_)).then(|| {
@@ -263,6 +282,7 @@ impl ProfileSettings {
             ("before_point", self.before_point.clone()),
             ("after_point", self.after_point.clone()),
             ("paths", paths),
+            ("knee", self.knee.map(|knee| knee.to_string())),
             (
                 "source",
                 Some(sources.join(" ")).filter(|list| !list.is_empty()),
@@ -338,6 +358,10 @@ impl RunningProfile<'_> {
     /// The capacity: given, found before, or the median of the closed loops; where that is the
     /// client's, what the client can offer.
     fn find_capacity(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
+        if let Some(knee) = self.settings.knee {
+            let (capacity, bound) = self.find_knee(knee, listener)?;
+            return self.set_capacity(capacity, bound, listener);
+        }
         let searches = self.indices(|point| point.relative == 0.0 && !point.of_client);
         let mut failure = None;
         for &index in &searches {
@@ -364,10 +388,21 @@ impl RunningProfile<'_> {
             Some(bound) => bound.valid_rps.unwrap_or(capacity),
             None => capacity,
         };
+        self.set_capacity(capacity, bound, listener)
+    }
+
+    /// Takes the capacity, of which the loads are shares.
+    fn set_capacity(
+        &mut self,
+        capacity: f64,
+        bound: Option<ClientBound>,
+        listener: &mut dyn Listener,
+    ) -> Result<(), ProfileError> {
         let info = self.description.profile.get_or_insert_default();
         info.capacity_rps = Some(capacity);
         info.client_bound = bound;
-        let remark = capacity_text(info).filter(|_| info.client_bound.is_some());
+        let is_news = info.client_bound.is_some() || self.settings.knee.is_some();
+        let remark = capacity_text(info).filter(|_| is_news);
         remark.inspect(|remark| listener.remarks(remark));
         for point in self.points() {
             if point.relative > 0.0 {
@@ -385,7 +420,7 @@ impl RunningProfile<'_> {
         mut bound: ClientBound,
         listener: &mut dyn Listener,
     ) -> Result<ClientBound, ProfileError> {
-        let (answered, why) = (number(bound.closed_rps), client::limit_text(&bound));
+        let (answered, why) = (number(bound.closed_rps), client::limit_text(&bound, false));
         let what = format!(
             "the client was the bottleneck ({why}): the server can answer at least {answered}/s"
         );
@@ -420,25 +455,39 @@ impl RunningProfile<'_> {
         }
     }
 
-    /// One run of the search, entered in the list of points behind the closed loops.
+    /// One run of the search for what the client can offer.
     fn try_rate(
         &mut self,
         rate_rps: f64,
         number_of: usize,
         listener: &mut dyn Listener,
     ) -> Result<(), ProfileError> {
-        let index = self.indices(|point| point.relative == 0.0).len();
         let point = Point {
-            rate_rps,
-            repeat: number_of as u32,
             directory: format!("points/client-{number_of}"),
             of_client: true,
             ..Point::default()
         };
-        self.points().insert(index, point);
         let what = format!("what the client can offer, {}/s", number(rate_rps));
+        self.search_at((rate_rps, number_of), point, &what, listener)
+    }
+
+    /// One open loop of a search, entered in the list of points before the loads.
+    fn search_at(
+        &mut self,
+        (rate_rps, number_of): (f64, usize),
+        point: Point,
+        what: &str,
+        listener: &mut dyn Listener,
+    ) -> Result<(), ProfileError> {
+        let index = self.indices(|point| point.relative == 0.0).len();
+        let point = Point {
+            rate_rps,
+            repeat: number_of as u32,
+            ..point
+        };
+        self.points().insert(index, point);
         let settings = self.settings.open(rate_rps, 1);
-        let finished = self.measure(index, settings, &what, listener)?;
+        let finished = self.measure(index, settings, what, listener)?;
         self.keep(index, rate_rps, &finished, listener)
     }
 

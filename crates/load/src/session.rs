@@ -217,7 +217,7 @@ impl Prepared {
         around: &RunContext,
     ) -> Result<Finished, SessionError> {
         self.reach()?;
-        let now = SystemTime::now();
+        let now = crate::meeting::wall_clock();
         self.description.started = rfc3339(now);
         self.description.epoch_unix_ns = unix_ns(now);
         let sink = match directory {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use headway_latency::run::{Point, ProfileInfo, Verdict};
 use headway_latency::{Run, RunDescription};
 use headway_load::engine::{Address, Arrivals};
-use headway_load::profile::{Limit, Listener, ProfileError, ProfileSettings, render};
+use headway_load::profile::{Knee, Limit, Listener, ProfileError, ProfileSettings, render};
 use headway_load::session::{Demand, Finished, RunContext, Settings, WorkSource};
 use support::{Server, response, send};
 
@@ -68,6 +68,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
         seed: 1,
         sources: Vec::new(),
         verify: false,
+        cookies: false,
         agent: None,
         label: None,
         threads: 1,
@@ -78,6 +79,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
         session,
         arrivals: Arrivals::Poisson,
         capacity_rps: None,
+        knee: None,
         loads: vec![0.5],
         repeats: 1,
         before_point: None,
@@ -251,4 +253,89 @@ fn search_continues_from_its_runs_when_interrupted() {
         begun,
         "it was not measured again"
     );
+}
+
+/// A server of one queue, which needs this time for each request.
+fn queue(service: Duration) -> Server {
+    let turn = std::sync::Mutex::new(());
+    Server::start(move |_| {
+        let _turn = turn.lock().expect("no panic");
+        std::thread::sleep(service);
+        send(response("hello"))
+    })
+}
+
+fn knee_settings(server: &Server, mean: Duration) -> ProfileSettings {
+    let mut settings = settings(server, 1.1, 2.0);
+    settings.session.duration = Some(Duration::from_millis(400));
+    settings.knee = Some(Knee {
+        mean,
+        start_rps: 20.0,
+    });
+    settings
+}
+
+#[test]
+fn knee_is_the_highest_rate_answered_in_time_and_needs_no_closed_loop() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = queue(Duration::from_millis(5));
+    let mean = Duration::from_millis(100);
+    let settings = knee_settings(&server, mean);
+    let (description, progress) = profile(&settings, directory.path());
+    let info = info(&description);
+    let knee = info.capacity_rps.expect("a knee");
+    // What the directories say of the rates that were tried.
+    let tried: Vec<&Point> = info.points.iter().filter(|point| point.of_knee).collect();
+    let is_met = |point: &&&Point| {
+        let run = Run::open(directory.path().join(&point.directory)).expect("a run");
+        let summary = run.description().summary.clone().expect("figures");
+        let (offered, answered) = (point.rate_rps * 0.4, summary.rate_rps * summary.duration_s);
+        let is_answered = answered >= 0.97 * offered - 3.0 * offered.sqrt();
+        is_answered && summary.mean_us.is_some_and(|us| us <= 100_000.0)
+    };
+    let met = tried.iter().filter(is_met).map(|point| point.rate_rps);
+    let missed = tried
+        .iter()
+        .filter(|point| !is_met(point))
+        .map(|point| point.rate_rps);
+    assert_eq!(met.reduce(f64::max), Some(knee), "{tried:?}");
+    let above = missed.fold(f64::INFINITY, f64::min);
+    assert!(knee < above && above <= 1.05 * knee, "{knee} {above}");
+    assert!(
+        tried
+            .iter()
+            .all(|point| point.relative == 0.0 && point.done)
+    );
+    // No closed loop, and the loads are shares of the knee.
+    assert_eq!(info.points.len(), tried.len() + 1);
+    assert_eq!(info.points.last().expect("a load").rate_rps, 0.5 * knee);
+    assert!(
+        progress.remarks[0].contains("the knee"),
+        "{:?}",
+        progress.remarks
+    );
+    let run = Run::open(directory.path()).expect("a profile");
+    let table = render(&run).expect("a table");
+    assert!(!table.contains("closed"), "{table}");
+}
+
+#[test]
+fn profile_is_an_error_when_no_rate_is_answered_in_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = queue(Duration::from_millis(2));
+    let mut settings = knee_settings(&server, Duration::from_micros(1));
+    settings.session.duration = Some(Duration::from_millis(50));
+    let run = |settings: &ProfileSettings| {
+        settings
+            .run(
+                directory.path(),
+                &RunContext::default(),
+                &mut RecordedProgress::default(),
+            )
+            .expect_err("no knee")
+    };
+    let error = run(&settings);
+    assert!(matches!(error, ProfileError::NoKnee { .. }), "{error}");
+    settings.capacity_rps = Some(10.0);
+    assert!(run(&settings).is_use());
 }

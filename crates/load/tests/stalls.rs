@@ -81,6 +81,7 @@ fn measure(stalls: Stalls, timeout_ms: u64, connections: u32) -> Finished {
         seed: 1,
         sources: Vec::new(),
         verify: false,
+        cookies: false,
         agent: None,
         label: None,
         threads: 1,

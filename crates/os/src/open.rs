@@ -85,6 +85,18 @@ pub fn find_directory(path: &Path, lookup: NameLookup) -> Result<Option<(OwnedFd
     }
 }
 
+/// Whether a path to a directory leads through a symbolic link; `None` if the kernel does not know without asking
+/// a file system.
+pub fn has_symlink_cached(path: &Path) -> Option<bool> {
+    let flags = STAT_FLAGS | OFlags::DIRECTORY;
+    let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS;
+    match openat2(CWD, path, flags, Mode::empty(), resolve) {
+        Ok(_) => Some(false),
+        Err(Errno::LOOP) => Some(true),
+        Err(_) => None,
+    }
+}
+
 /// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH`
 /// descriptor with its status; `None` if [`NameLookup::CachedOnly`] was asked and the answer is not
 /// cached.

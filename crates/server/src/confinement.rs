@@ -4,8 +4,9 @@
 //! obeys its worker, so it learns it from the master.
 //!
 //! A worker opens its directories when it starts, and the master keeps these descriptors for the rules of
-//! helpers. So a new helper asks no file system: one of them may not answer.
+//! helpers, and for the worker that replaces this one. So neither asks a file system: one of them may not answer.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,11 +20,14 @@ use headway_lookup::VirtualHosts;
 use headway_os::open::{NameLookup, Status, find_directory};
 use headway_respond::handlers::Routes;
 use headway_sandbox::{Connect, Kind, Place, Rules};
+use rustix::fs::{Access, access};
 
 /// The directories of which rules are made.
 pub(crate) struct Directories {
-    /// Those of all roots, each once; `None` where symbolic links may lead anywhere.
-    pub(crate) read: Option<Vec<PathBuf>>,
+    /// Those of all roots, each once.
+    pub(crate) read: Vec<PathBuf>,
+    /// Not where symbolic links may lead anywhere.
+    pub(crate) limits_reading: bool,
     /// Those for temporary files.
     pub(crate) write: Vec<PathBuf>,
 }
@@ -35,22 +39,22 @@ impl Directories {
         let spools = buffers && config.buffer_disk_max_bytes > 0;
         let temporary = spools.then(|| config.temp_directory.clone());
         Directories {
-            read: readable(config),
+            read: directories_of_roots(config),
+            limits_reading: limits_reading(config),
             write: temporary.into_iter().collect(),
         }
     }
 
     /// All, in the order in which the worker numbers them for the master.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Path> {
-        let read = self.read.iter().flatten();
-        read.chain(&self.write).map(PathBuf::as_path)
+        self.read.iter().chain(&self.write).map(PathBuf::as_path)
     }
 
     /// The order to a helper. With a ruleset that allows the directories `known`; without one it looks up the
     /// paths itself, and may wait for their file systems.
     pub(crate) fn order(self, known: Vec<(u64, u64)>) -> ToHelper {
         ToHelper::Start {
-            read: self.read,
+            read: self.limits_reading.then_some(self.read),
             write: self.write,
             known,
         }
@@ -91,7 +95,8 @@ pub(crate) fn of_worker(config: &Config, open: &Roots) -> io::Result<Rules> {
         Address::Tcp(address) => Some(address.port()),
         Address::Unix(_) => None,
     });
-    let read = readable(config).map(|paths| {
+    let paths = directories_of_roots(config);
+    let read = limits_reading(config).then(|| {
         let opened = opened_roots(config, open, &paths);
         opened.map(|one| one.map(Place::Open)).collect()
     });
@@ -106,15 +111,14 @@ pub(crate) fn of_worker(config: &Config, open: &Roots) -> io::Result<Rules> {
     })
 }
 
-/// Gives the master the directories of a worker, for the rules of helpers. It takes them only before the worker
-/// serves.
+/// Gives the master the directories of a worker, for the rules of helpers and for the next worker. It takes them
+/// only before the worker serves.
 pub(crate) fn send_directories(
     config: &Config,
     open: &Roots,
     master: &Control,
 ) -> Result<(), ControlError> {
-    let Directories { read, write } = Directories::of(config);
-    let read = read.unwrap_or_default();
+    let Directories { read, write, .. } = Directories::of(config);
     let read = opened_roots(config, open, &read).map(Result::ok);
     let write = write.iter().map(|path| {
         let found = find_directory(path, NameLookup::MayBlock);
@@ -200,17 +204,53 @@ pub(crate) fn identity(status: &Status) -> (u64, u64) {
     (status.device, status.inode)
 }
 
-/// The directories of all roots, each once; `None` where symbolic links may lead anywhere.
-fn readable(config: &Config) -> Option<Vec<PathBuf>> {
-    let roots = roots(config);
-    let leaves = |root: &RootConfig| matches!(root.symlinks, Symlinks::Owner | Symlinks::Any);
-    if roots.iter().any(leaves) {
-        return None;
-    }
-    let mut paths: Vec<_> = roots.into_iter().map(|root| root.directory).collect();
+/// The directories of all roots, each once.
+fn directories_of_roots(config: &Config) -> Vec<PathBuf> {
+    let roots = roots(config).into_iter();
+    let mut paths: Vec<_> = roots.map(|root| root.directory).collect();
     paths.sort_unstable();
     paths.dedup();
-    Some(paths)
+    paths
+}
+
+/// Whether symbolic links lead to directories of roots only.
+fn limits_reading(config: &Config) -> bool {
+    let leaves = |root: &RootConfig| matches!(root.symlinks, Symlinks::Owner | Symlinks::Any);
+    !roots(config).iter().any(leaves)
+}
+
+/// Directories that the master has given a worker.
+#[derive(Default)]
+pub(crate) struct GivenDirectories(Vec<(u32, OwnedFd)>);
+
+impl GivenDirectories {
+    pub(crate) fn add(&mut self, numbers: Vec<u32>, directories: Vec<OwnedFd>) {
+        self.0.extend(numbers.into_iter().zip(directories));
+    }
+
+    /// Opens the roots. Those that were given are not looked up.
+    pub(crate) fn open_roots(self, config: &Config) -> io::Result<Roots> {
+        let paths = directories_of_roots(config);
+        let given: BTreeMap<&Path, OwnedFd> = self
+            .0
+            .into_iter()
+            .filter_map(|(number, directory)| Some((&**paths.get(number as usize)?, directory)))
+            .collect();
+        check_roots(config, &given)?;
+        let duplicate = |path: &Path| given.get(path)?.try_clone().ok();
+        Roots::open_with(&roots(config), &duplicate).map_err(io::Error::other)
+    }
+}
+
+/// The master has checked them, but a worker may be another user.
+fn check_roots(config: &Config, given: &BTreeMap<&Path, OwnedFd>) -> io::Result<()> {
+    let rights = Access::READ_OK | Access::EXEC_OK;
+    let roots = config.hosts.iter().map(|host| &*host.root);
+    for root in roots.filter(|root| !given.contains_key(root)) {
+        let failed = |error| io::Error::other(format!("cannot read {}: {error}", root.display()));
+        access(root, rights).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn handlers(config: &Config) -> impl Iterator<Item = &HandlerConfig> {

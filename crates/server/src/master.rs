@@ -33,6 +33,7 @@ mod listeners;
 mod log;
 mod names;
 mod predecessors;
+mod reading;
 mod reaping;
 mod reload;
 mod service;
@@ -55,7 +56,7 @@ pub use collector::OverviewRequester;
 pub use error::MasterError;
 pub use inherited::Inherited;
 pub use listeners::unavailable_addresses;
-pub use reload::ReadConfig;
+pub use reading::ReadConfig;
 pub use tls::check_tls;
 pub use upgrade::rehearse_upgrade;
 
@@ -67,6 +68,7 @@ use listeners::Listeners;
 use log::Log;
 use names::Resolver;
 use predecessors::Predecessors;
+use reading::{Reader, Reading};
 use reload::{Generation, Reload};
 use service::Service;
 use signals::Signals;
@@ -98,12 +100,12 @@ pub struct Options {
 pub fn run(
     config: Config,
     options: Options,
-    read_config: ReadConfig<'_>,
+    read_config: ReadConfig,
     inherited: Inherited,
 ) -> Result<(), MasterError> {
     let inherited = RefCell::new(inherited);
     let serve = || {
-        let mut master = Master::start(config, options, read_config, &inherited)?;
+        let mut master = Master::start(config, options, Reader::new(read_config), &inherited)?;
         while !master.is_over() {
             master.iterate()?;
         }
@@ -126,10 +128,12 @@ struct Helper {
 struct Master<'r> {
     /// The configuration of workers that are started, and what they share.
     current: Rc<Generation>,
-    read_config: ReadConfig<'r>,
+    reader: Reader,
     /// The way back to the program before, until workers serve.
     inherited: &'r RefCell<Inherited>,
     predecessors: Predecessors,
+    /// A reload whose configuration is being read.
+    reading: Option<Reading>,
     /// A reload whose workers are starting.
     reload: Option<Reload>,
     reload_is_due: bool,
@@ -182,6 +186,7 @@ const CLEAN_EXIT: &str = "exit code 0";
 enum MasterEvent {
     Stop,
     Reload,
+    Configuration,
     Names,
     Reopen,
     Upgrade,
@@ -207,7 +212,7 @@ impl<'r> Master<'r> {
     fn start(
         mut config: Config,
         options: Options,
-        read_config: ReadConfig<'r>,
+        reader: Reader,
         inherited: &'r RefCell<Inherited>,
     ) -> Result<Master<'r>, MasterError> {
         // Before the first child, so that no SIGCHLD is missed.
@@ -261,9 +266,10 @@ impl<'r> Master<'r> {
             stopping: None,
             failure: None,
             current,
-            read_config,
+            reader,
             inherited,
             predecessors: taken.predecessors,
+            reading: None,
             reload: None,
             reload_is_due: false,
             upgrade: None,
@@ -285,6 +291,7 @@ impl<'r> Master<'r> {
                 MasterEvent::Names => self.handle_new_addresses(),
                 MasterEvent::Reopen => self.handle_reopen(),
                 MasterEvent::Upgrade => self.handle_upgrade(),
+                MasterEvent::Configuration => {}
                 MasterEvent::Child => drop(signals::drain(&self.signals.child)),
                 MasterEvent::StatusRequest => self.handle_status_request(),
                 MasterEvent::Log => self.read_log(),
@@ -300,6 +307,7 @@ impl<'r> Master<'r> {
         self.restart(now);
         self.watch_workers(now);
         self.enforce_deadline(now);
+        self.watch_reading(now);
         self.enforce_reload(now);
         self.watch_upgrade(now);
         self.watch_takeover(now);
@@ -371,6 +379,10 @@ impl<'r> Master<'r> {
         // Before, a reload would replace workers that are not ready.
         if let Some(resolver) = self.resolver.as_ref().filter(|_| self.announced) {
             watched.push((MasterEvent::Names, resolver.wake.as_fd(), PollFlags::IN));
+        }
+        if let Some(reading) = &self.reading {
+            let wake = reading.wake.as_fd();
+            watched.push((MasterEvent::Configuration, wake, PollFlags::IN));
         }
         if let Some(control) = self.log.as_ref().and_then(Log::control) {
             watched.push((MasterEvent::Log, control.as_fd(), PollFlags::IN));

@@ -83,7 +83,7 @@ impl Confined {
 }
 
 /// Whether this kernel has all layers; otherwise a skip.
-fn is_possible(test: &str) -> bool {
+pub fn is_possible(test: &str) -> bool {
     let lacks = Support::probe().lacks();
     if !lacks.is_empty() {
         skip(test, &lacks.join("; "));

@@ -16,13 +16,13 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
 /// A collector which answers each request with this status, and passes on what it has got.
-struct Collector {
-    address: String,
+pub struct Collector {
+    pub address: String,
     received: Receiver<(String, Value)>,
 }
 
 impl Collector {
-    fn start(status: u16) -> Collector {
+    pub fn start(status: u16) -> Collector {
         Collector::on(TcpListener::bind("127.0.0.1:0").unwrap(), status)
     }
 
@@ -38,7 +38,7 @@ impl Collector {
     }
 
     /// The header and the spans of the next request, whose resource is checked.
-    fn spans(&self) -> (String, Vec<Value>) {
+    pub fn spans(&self) -> (String, Vec<Value>) {
         let (head, body) = self.received.recv_timeout(WAIT_MAX).expect("spans");
         let of_resource = &body["resourceSpans"][0];
         let attributes = of_resource["resource"]["attributes"].clone();
@@ -82,7 +82,7 @@ fn collect(mut stream: TcpStream, status: u16, sender: &Sender<(String, Value)>)
     );
 }
 
-fn attribute<'v>(attributes: &'v Value, key: &str) -> &'v str {
+pub fn attribute<'v>(attributes: &'v Value, key: &str) -> &'v str {
     let all = attributes.as_array().unwrap();
     let found = all.iter().find(|one| one["key"] == key);
     let value = found.map(|one| one["value"].as_object().unwrap().values().next().unwrap());

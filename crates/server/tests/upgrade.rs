@@ -12,13 +12,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Duration;
 
 use headway_test_support::{executable, is_running, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::reload::{AtEnd, ask, descriptors};
+use crate::sandbox::is_possible;
 use crate::site::*;
+use crate::spans::{Collector, attribute};
 
 const REQUEST: &str = "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n";
 
@@ -292,6 +295,67 @@ fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
     is_well_except(server, waits_for_listener);
     upgraded.server.stop();
     assert!(!socket.exists(), "the file is removed at the end");
+}
+
+/// Needs: Landlock of version 6 (Linux 6.12), and seccomp
+#[test]
+fn new_helper_of_a_worker_before_an_upgrade_looks_up_no_root() {
+    if !is_possible("new_helper_of_a_worker_before_an_upgrade_looks_up_no_root") {
+        return;
+    }
+    let upgraded = Upgraded::start("workers = 1\nlisting = true\nsandbox = \"on\"\n");
+    let (site, server) = (&upgraded.site, &upgraded.server);
+    let root = site.path("root");
+    fs::create_dir_all(root.join("some/directory")).unwrap();
+    let mut kept = server.connect();
+    assert_eq!(send_and_receive(&mut kept, REQUEST).status, 200);
+    upgraded.upgrade();
+    // A path that leads nowhere now. Workers keep their directory.
+    fs::rename(&root, site.path("away")).unwrap();
+    for helper in server.children("serve-helper") {
+        kill_process(Pid::from_raw(helper).unwrap(), Signal::KILL).unwrap();
+    }
+    // Only a helper reads a directory.
+    let listing = "GET /some/ HTTP/1.1\r\nHost: x\r\n\r\n";
+    let page = send_and_receive(&mut kept, listing);
+    assert_eq!(page.status, 200, "{}", page.text());
+    assert!(page.text().contains("directory"), "{}", page.text());
+    upgraded.settle(1);
+    fs::rename(site.path("away"), &root).unwrap();
+    is_well_except(server, waits_for_listener);
+}
+
+#[test]
+fn spans_of_workers_before_an_upgrade_are_sent_until_these_end() {
+    let collector = Collector::start(200);
+    let endpoint = &collector.address;
+    let upgraded = Upgraded::start(&format!(
+        "workers = 1\notlp-endpoint = \"http://{endpoint}\"\notlp-service-name = \"shop\"\n"
+    ));
+    let server = &upgraded.server;
+    let connect = || {
+        let mut kept = server.connect();
+        assert_eq!(send_and_receive(&mut kept, REQUEST).status, 200);
+        kept
+    };
+    let (mut late, mut last) = (connect(), connect());
+    let exported = || master(server, "spans_exported").as_u64();
+    wait_until("the first spans", || exported() == Some(2));
+    upgraded.upgrade();
+    // A span process without a main process ends after 2 s.
+    thread::sleep(Duration::from_millis(2500));
+    let request = REQUEST.replace("file.txt", "late");
+    assert_eq!(send_and_receive(&mut late, &request).status, 404);
+    let is_late = |span: &Value| attribute(&span["attributes"], "url.path") == "/late";
+    while !collector.spans().1.iter().any(is_late) {}
+    wait_until("the count", || exported() == Some(3));
+    assert_eq!(server.children("serve-spans").len(), 2);
+    assert_eq!(send_and_receive(&mut last, REQUEST).status, 200);
+    upgraded.settle(1);
+    wait_until("the end of the span process before", || {
+        server.children("serve-spans").len() == 1
+    });
+    is_well_except(server, waits_for_listener);
 }
 
 #[test]

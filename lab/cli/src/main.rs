@@ -155,7 +155,7 @@ fn main() -> ExitCode {
         }
         Command::Study(arguments) => study::run(&arguments),
         Command::Specweb99(arguments) => specweb99::run(&arguments),
-        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Counters(arguments) => counters::run(&arguments),
         Command::Schedule(arguments) => schedule::run(&arguments),
         Command::Version => PROGRAM.version(),

@@ -374,6 +374,7 @@ fn session(arguments: &Arguments) -> Settings {
         seed: length.seed,
         sources: length.source.clone(),
         verify: true,
+        cookies: false,
         agent: None,
         label: arguments.result.label.clone(),
         cpus: length.cpu.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),

@@ -17,7 +17,6 @@ mod resolve;
 mod check;
 mod spec;
 pub mod library;
-mod knee;
 mod plan;
 mod journal;
 mod workspace;

@@ -104,6 +104,7 @@ impl Served {
             seed: seed(&self.set(), iterations),
             sources: Vec::new(),
             verify: true,
+            cookies: false,
             label: None,
             threads: 1,
             cpus: Vec::new(),

@@ -150,7 +150,7 @@ fn row(one: &Measured) -> Vec<String> {
 fn repeats(measured: &[Measured], style: Style) -> String {
     // Runs that looked for what the client can offer differ in their rate.
     let same = |a: &Measured, b: &Measured| {
-        a.point.relative == b.point.relative && !a.point.of_client && !b.point.of_client
+        a.point.relative == b.point.relative && !a.point.is_of_search() && !b.point.is_of_search()
     };
     let repeated = measured.chunk_by(same).filter(|group| group.len() > 1);
     let rows: Vec<Vec<String>> = repeated.map(spread).collect();

@@ -73,9 +73,14 @@ pub(crate) struct RequestOptions {
     unix_socket: Option<PathBuf>,
     /// Send a cookie with every request, 'NAME=VALUE'
     ///
-    /// May be repeated. The run directory does not keep its value. Cookies of responses are ignored.
+    /// May be repeated. The run directory does not keep its value. Cookies of responses are ignored without --cookies.
     #[arg(long, value_name = "COOKIE", hide_short_help = true)]
     cookie: Vec<Cookie>,
+    /// Each client keeps the cookies of its responses and sends them back
+    ///
+    /// A client is a connection, or a stream with HTTP/2. It keeps them until the run ends, also over new connections.
+    #[arg(long, hide_short_help = true)]
+    cookies: bool,
     /// Authenticate with a bearer token
     #[arg(long, value_name = "TOKEN", conflicts_with = "user")]
     bearer: Option<Bearer>,
@@ -202,6 +207,7 @@ impl RequestOptions {
         settings.host = self.host.clone();
         settings.unix_socket = self.unix_socket.clone();
         settings.verify = self.verify;
+        settings.cookies = self.cookies;
         let is_https = |url: &Url| matches!(url.endpoint, Endpoint::Inet { tls: true, .. });
         if let (false, Some(option)) = (self.urls.iter().any(is_https), self.tls.first_given()) {
             let text = format!("{option} has no effect: no URL begins with https://");

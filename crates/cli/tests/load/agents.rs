@@ -78,6 +78,64 @@ fn clients_that_share_a_load_make_one_run() {
     );
 }
 
+/// An address of this process, and of nothing else on the machine.
+pub fn meeting_address(number: u8) -> String {
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    format!("127.{}.{high}.{low}:7070", 100 + number)
+}
+
+#[test]
+fn agents_that_meet_begin_together_and_their_clocks_are_put_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let server = Responding::start(GOOD);
+    let address = meeting_address(1);
+    let load = ["--rate", "300", "-d", "2s", "--warmup", "0", "-c", "6"];
+    let start = |agent: &str, run: &str, skew_ms: &str| {
+        let mut command = serving::headway();
+        command.args(["load", &server.url]).args(load);
+        command.args(["--agent", agent, "--meet", &address, "-o", &file(run)]);
+        command.env("HEADWAY_CLOCK_SKEW_MS", skew_ms);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    // Five minutes apart, the runs would not be of the same time.
+    let skews_ms = [("a", 0), ("b", 300_000), ("c", -300_000)];
+    let started = skews_ms.iter().zip(["0/3", "1/3", "2/3"]);
+    let agents: Vec<_> = started
+        .map(|((run, skew_ms), agent)| start(agent, run, &skew_ms.to_string()))
+        .collect();
+    for child in agents {
+        let output = child.wait_with_output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{err}");
+    }
+    for (run, skew_ms) in skews_ms {
+        let clock = &read_json(&directory.path().join(run).join("run.json"))["clock"];
+        let (offset_ns, error_ns) = (clock["offset_ns"].as_i64(), clock["error_ns"].as_i64());
+        let wrong_ns = offset_ns.unwrap() + skew_ms * 1_000_000;
+        assert!(wrong_ns.abs() <= error_ns.unwrap(), "{clock}");
+    }
+    let (code, out, err) = headway(&[
+        "merge",
+        &file("a"),
+        &file("b"),
+        &file("c"),
+        "-o",
+        &file("all"),
+    ]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.contains("+300 s ±") && out.contains("−300 s ±"),
+        "{out}"
+    );
+    let rows: Vec<_> = Run::open(file("all")).unwrap().rows().unwrap().collect();
+    let rows: usize = rows.iter().map(|batch| batch.as_ref().unwrap().len()).sum();
+    assert!(rows > 0);
+    let json = read_json(&directory.path().join("all/run.json"));
+    assert_eq!(json["load"]["rate_rps"], 300.0);
+}
+
 #[test]
 fn agent_is_a_usage_error_when_there_is_no_such_part() {
     for (arguments, part) in [
@@ -85,6 +143,7 @@ fn agent_is_a_usage_error_when_there_is_no_such_part() {
         (&["--agent", "0/0"], "INDEX/COUNT"),
         (&["--agent", "1"], "INDEX/COUNT"),
         (&["--start-at", "7"], "within the next day"),
+        (&["--meet", "127.0.0.1:1"], "--agent"),
         (
             &["--agent", "1/3", "-c", "1"],
             "fewer connections than agents",

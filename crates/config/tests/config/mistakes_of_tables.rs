@@ -78,6 +78,11 @@ pub(super) const MISTAKES_OF_TABLES: &[Mistake] = &[
         &["otlp-headers: `a b` and its value do not make a header"],
     ),
     (
+        "otlp-endpoint = \"http://c\"\notlp-headers = { a = \"(hidden)\" }",
+        2,
+        &["otlp-headers: the value of `a` was hidden by --check; write it here"],
+    ),
+    (
         "error-log-level = \"notice\"",
         1,
         &["error-log-level: `notice` is not a level; write one of error, warn, info, debug"],

@@ -90,6 +90,9 @@ pub struct RunDescription {
     /// Which part of the load this client had, if several machines shared it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentInfo>,
+    /// The clock of this machine against that of agent 0, if it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<ClockInfo>,
     /// The runs that this one was merged from. Number `n` of them has the connections whose number
     /// modulo the length of this list is `n`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -136,6 +139,9 @@ pub struct MergedAgent {
     pub errors: u64,
     /// How much later than the first client it began to measure, by the clocks of the machines.
     pub start_delay_ms: f64,
+    /// Its clock against that of agent 0, if it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<ClockInfo>,
     /// The verdict on this client.
     pub verdict: Verdict,
     /// Why, one sentence each.
@@ -286,6 +292,9 @@ pub struct LoadInfo {
     pub seed: u64,
     /// Whether the content of responses was compared with its checksum.
     pub verify: bool,
+    /// Whether each client kept the cookies of responses and sent them back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cookies: bool,
     /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start
     /// to last start or response.
     pub measured: Option<Window>,
@@ -401,7 +410,7 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProfileInfo {
-    /// Requests per second at relative load 1: the throughput of the closed loop, or the capacity
+    /// Requests per second at relative load 1: the throughput of the closed loop, the knee, or the capacity
     /// that was given; with `client_bound` the rate that the client can offer. Absent until it is
     /// known.
     pub capacity_rps: Option<f64>,
@@ -412,11 +421,35 @@ pub struct ProfileInfo {
     pub points: Vec<Point>,
 }
 
-/// the client was the bottleneck of the closed loop that looked for a server's capacity.
+/// A clock against that of agent 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockInfo {
+    /// What has to be added to a time of this clock.
+    pub offset_ns: i64,
+    /// The true offset is at most this far from it.
+    pub error_ns: u64,
+}
+
+impl RunDescription {
+    /// The epoch by the clock that several machines share, if they measured their offsets.
+    pub fn common_epoch_ns(&self) -> u64 {
+        let offset_ns = self.clock.map_or(0, |clock| clock.offset_ns);
+        self.epoch_unix_ns.saturating_add_signed(offset_ns)
+    }
+}
+
+impl Point {
+    /// Whether it is one of a search, and no load of the profile.
+    pub fn is_of_search(&self) -> bool {
+        self.of_client || self.of_knee
+    }
+}
+
+/// The client was the bottleneck of the runs that looked for a server's capacity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientBound {
-    /// Responses per second in the closed loop. The server can answer at least this.
+    /// Responses per second in the closed loop, or at a rate above the knee. The server can answer at least this.
     pub closed_rps: f64,
     /// Share of that time that the client's loop was at work.
     pub busy_share: f64,
@@ -446,11 +479,14 @@ pub struct Point {
     /// Which repetition, from 1.
     pub repeat: u32,
     /// The measurement's directory, relative to the profile: `points/0.20-1`, `points/capacity-1`,
-    /// `points/client-1`.
+    /// `points/client-1`, `points/knee-1`.
     pub directory: String,
     /// An open loop that looks for the rate which the client can offer; its relative load is 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_client: bool,
+    /// An open loop of the search for the knee; its relative load is 0.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_knee: bool,
     /// Whether the measurement is finished.
     pub done: bool,
 }

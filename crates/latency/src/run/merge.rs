@@ -1,8 +1,8 @@
 //! One run from the runs of several clients that loaded a server at the same time.
 //!
 //! Every row is kept, so percentiles, cells, inversion and goodput are those of all requests. Times
-//! are moved to the clock of the client that began first, by the wall clocks of the machines. The
-//! measured part is from the first begin to the last end.
+//! are moved to the clock of the client that began first, by the wall clocks of the machines and their measured
+//! offsets. The measured part is from the first begin to the last end.
 //!
 //! Runs that do not belong together are an error: of other targets, settings or versions, not at
 //! the same time, or of one client twice. A client that died is left out, and the verdict on the
@@ -255,8 +255,8 @@ fn name(run: &Run) -> String {
 fn window(run: &RunDescription) -> Option<Window> {
     let measured = run.load.measured?;
     Some(Window {
-        start_ns: run.epoch_unix_ns.saturating_add(measured.start_ns),
-        end_ns: run.epoch_unix_ns.saturating_add(measured.end_ns),
+        start_ns: run.common_epoch_ns().saturating_add(measured.start_ns),
+        end_ns: run.common_epoch_ns().saturating_add(measured.end_ns),
     })
 }
 
@@ -290,8 +290,8 @@ fn apart(runs: &[Run]) -> Result<Vec<(Verdict, String)>, MergeError> {
         let together = (all.end_ns - all.start_ns) as f64 / (any.end_ns - any.start_ns) as f64;
         if together < TOGETHER_MIN {
             let text = format!(
-                "the agents measured together for only {} of the time; start them at once and \
-                 synchronise their clocks",
+                "the agents measured together for only {} of the time; let them --meet, or start them at \
+                 once and synchronise their clocks",
                 percent(together)
             );
             problems.push((Verdict::Suspect, text));
@@ -315,7 +315,7 @@ fn apart(runs: &[Run]) -> Result<Vec<(Verdict, String)>, MergeError> {
 fn describe(runs: &[Run], command: &[String]) -> RunDescription {
     let of = || runs.iter().map(Run::description);
     let first = of()
-        .min_by_key(|run| run.epoch_unix_ns)
+        .min_by_key(|run| run.common_epoch_ns())
         .cloned()
         .unwrap_or_default();
     let mut load = first.load.clone();
@@ -327,7 +327,7 @@ fn describe(runs: &[Run], command: &[String]) -> RunDescription {
         step.from_rps = steps().map(|step| step.from_rps).sum();
         step.to_rps = steps().map(|step| step.to_rps).sum();
     }
-    let since = |ns: u64| ns.saturating_sub(first.epoch_unix_ns);
+    let since = |ns: u64| ns.saturating_sub(first.common_epoch_ns());
     load.measured = windows(runs).map(|(any, _)| Window {
         start_ns: since(any.start_ns),
         end_ns: since(any.end_ns),
@@ -345,6 +345,8 @@ fn describe(runs: &[Run], command: &[String]) -> RunDescription {
         load,
         client: None,
         agent: None,
+        clock: None,
+        epoch_unix_ns: first.common_epoch_ns(),
         rows_dropped: of().map(|run| run.rows_dropped).sum(),
         summary: None,
         ..first
@@ -397,14 +399,14 @@ fn moved(row: Row, offset_ns: u64) -> Row {
 
 /// Copies all rows, in the order in which requests ended.
 fn copy(runs: &[Run], writer: &mut RunWriter) -> Result<Seen, MergeError> {
-    let epochs = runs.iter().map(|run| run.description().epoch_unix_ns);
+    let epochs = runs.iter().map(|run| run.description().common_epoch_ns());
     let epoch_ns = epochs.min().unwrap_or(0);
     let mut sources = Vec::new();
     for run in runs {
         sources.push(Source {
             batches: Box::new(run.rows()?),
             rows: Vec::new().into_iter(),
-            offset_ns: run.description().epoch_unix_ns - epoch_ns,
+            offset_ns: run.description().common_epoch_ns() - epoch_ns,
         });
     }
     let mut seen = Seen {
@@ -476,6 +478,7 @@ fn judge(
                 requests: *requests,
                 errors: *errors,
                 start_delay_ms: (start(run) - first_ns) as f64 / 1e6,
+                clock: own.clock,
                 verdict: client.verdict,
                 reasons: client.reasons,
             }

@@ -59,8 +59,6 @@ pub(crate) struct Engine<'a> {
     /// Time between the first requests of two clients of a ramp, in nanoseconds.
     ramp_step_ns: u64,
     arrivals: Option<ArrivalTimes>,
-    /// Arrivals of other parts before the next one of this part.
-    foreign_arrivals: u32,
     /// The next arrival of an open loop; [`NO_DEADLINE_NS`] when there is none.
     pub arrival_ns: u64,
     pub timers: Timers,
@@ -108,12 +106,10 @@ impl RunLimits {
             grace_ns: whole_ns(plan.timeout.map_or(GRACE_WITHOUT_TIMEOUT, |timeout| {
                 timeout.saturating_add(TIMEOUT_MARGIN)
             })),
-            requests_left: match (plan.stop.requests, &plan.mode) {
-                (None, _) => u64::MAX,
-                (Some(all), Mode::Closed { .. }) => part.share_u64(all),
-                // Arrivals of other parts are counted too.
-                (Some(all), Mode::Open { .. }) => all,
-            },
+            requests_left: plan
+                .stop
+                .requests
+                .map_or(u64::MAX, |all| part.share_u64(all)),
             stopping: false,
         }
     }
@@ -160,7 +156,7 @@ impl<'a> Engine<'a> {
                 connections_max,
                 waiting_max,
             } => {
-                let times = ArrivalTimes::new(schedule, *arrivals, plan.seed);
+                let times = ArrivalTimes::new(schedule, *arrivals, plan.seed, part);
                 let slots_max = part.share(*connections_max) * streams;
                 let waiting_max = part.share(*waiting_max) as usize;
                 (slots_max, waiting_max, 0..0, Some(times))
@@ -178,7 +174,6 @@ impl<'a> Engine<'a> {
             ramp_step_ns: whole_ns(plan.ramp) / clients_of(plan).max(1),
             ramp_clients,
             arrivals,
-            foreign_arrivals: part.before_first(),
             arrival_ns: NO_DEADLINE_NS,
             timers: Timers::with_capacity(slots_max.min(65_536) as usize),
             deadlines: Deadlines::new(tick(plan.timeout)),
@@ -233,13 +228,6 @@ impl<'a> Engine<'a> {
 
     /// Draws the instant of the next arrival, if the run has one.
     pub(super) fn next_arrival(&mut self) {
-        if let Some(arrivals) = &mut self.arrivals {
-            for _ in 0..std::mem::replace(&mut self.foreign_arrivals, self.part.between()) {
-                let counts = self.limits.is_measured(arrivals.next_ns());
-                let left = &mut self.limits.requests_left;
-                *left = left.saturating_sub(u64::from(counts));
-            }
-        }
         let drawn = self.arrivals.as_mut().map(ArrivalTimes::next_ns);
         let exhausted = self.limits.requests_left == 0;
         let due = drawn.filter(|&at_ns| !exhausted && at_ns < self.limits.end_ns);

@@ -51,7 +51,7 @@ impl Method {
     }
 
     /// Whether a request without a body says so: servers expect one (RFC 9110 section 8.6).
-    pub(super) fn expects_body(self) -> bool {
+    pub(crate) fn expects_body(self) -> bool {
         matches!(self, Method::Post | Method::Put | Method::Patch)
     }
 }

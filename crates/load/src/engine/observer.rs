@@ -37,7 +37,7 @@ impl Epoch {
     pub fn now() -> Epoch {
         Epoch {
             instant: Instant::now(),
-            wall: SystemTime::now(),
+            wall: crate::meeting::wall_clock(),
         }
     }
 }

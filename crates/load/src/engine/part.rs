@@ -1,7 +1,13 @@
 //! The part of one loop in a run that several threads share.
 //!
-//! All loops know the whole plan, and each takes every `count`-th request of it. So the requests and
-//! the moments at which they are due are the same with any number of threads.
+//! Each loop draws only its own requests. What comes in turn it takes in every `count`-th place, so these are the
+//! requests and moments of one loop. What is random it draws from a seed of its own: independent Poisson processes
+//! add up to one with the sum of their rates.
+
+use headway_base::random::{Draw, SplitMix64};
+
+/// The seeds of parts follow from this among the streams of a seed.
+const PART_STREAM: u64 = 1 << 32;
 
 /// Which requests, clients and connections of a run one loop has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +48,22 @@ impl Part {
         (own * u64::from(self.count) + u64::from(self.index)) as u32
     }
 
+    /// How many parts there are.
+    pub(super) fn count(self) -> u32 {
+        self.count
+    }
+
     /// How many requests of other parts come before the first of this one.
     pub(super) fn before_first(self) -> u32 {
         self.index
     }
 
-    /// How many requests of other parts come between two of this one.
-    pub(super) fn between(self) -> u32 {
-        self.count - 1
+    /// Its own seed. That of the first part is that of the run.
+    pub(super) fn seed(self, of_run: u64) -> u64 {
+        match self.index {
+            0 => of_run,
+            index => SplitMix64::for_stream(of_run, PART_STREAM + u64::from(index)).next_u64(),
+        }
     }
 }
 
@@ -69,5 +83,18 @@ mod tests {
         let mut numbers: Vec<u32> = numbers.collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (0..11).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn seeds_of_parts_differ_and_the_first_is_that_of_the_run() {
+        let mut seeds: Vec<u64> = Part::all(256).map(|part| part.seed(7)).collect();
+        assert_eq!(seeds[0], 7);
+        assert_eq!(
+            seeds,
+            Vec::from_iter(Part::all(256).map(|part| part.seed(7)))
+        );
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 256);
     }
 }

@@ -38,7 +38,7 @@ impl Protocol {
     }
 
     /// The version in a request line; HTTP/2 has none.
-    pub(super) fn version(self) -> &'static str {
+    pub(crate) fn version(self) -> &'static str {
         match self {
             Protocol::Http10 => "HTTP/1.0",
             Protocol::Http1 | Protocol::Http2 { .. } => "HTTP/1.1",

@@ -10,7 +10,6 @@ use super::plan::{Document, Draws, Plan, Protocol, RequestOrder, Target};
 /// Draws documents and targets, and forms requests.
 pub(crate) struct RequestBuilder {
     order: DocumentOrder,
-    part: Part,
     documents: u32,
     /// Request lines, `GET /path HTTP/1.1`, of all documents one after the other.
     lines: Vec<u8>,
@@ -26,16 +25,17 @@ pub(crate) struct RequestBuilder {
 }
 
 enum DocumentOrder {
-    RoundRobin(u32),
+    /// The next one, and how many further the one after it is.
+    RoundRobin(u32, u32),
     Drawn(Box<dyn Draws>),
 }
 
 impl DocumentOrder {
     fn next(&mut self, documents: u32) -> u32 {
         match self {
-            DocumentOrder::RoundRobin(next) => {
+            DocumentOrder::RoundRobin(next, step) => {
                 let document = *next;
-                *next = (document + 1) % documents;
+                *next = (document + *step) % documents;
                 document
             }
             DocumentOrder::Drawn(draws) => draws.next(),
@@ -52,15 +52,18 @@ impl RequestBuilder {
             lines.extend_from_slice(format!("{method} {path} {version}\r\n").as_bytes());
             ends.push(lines.len());
         }
+        let documents = ends.len() as u32;
         let mut requests = RequestBuilder {
-            part,
             order: match &plan.work.order {
-                RequestOrder::RoundRobin => DocumentOrder::RoundRobin(0),
+                RequestOrder::RoundRobin => {
+                    let [first, step] = [part.before_first(), part.count()];
+                    DocumentOrder::RoundRobin(first % documents, step % documents)
+                }
                 RequestOrder::Drawn(popularity) => {
-                    DocumentOrder::Drawn(popularity.draws(plan.seed))
+                    DocumentOrder::Drawn(popularity.draws(part.seed(plan.seed)))
                 }
             },
-            documents: ends.len() as u32,
+            documents,
             lines,
             ends,
             headers: plan
@@ -72,16 +75,11 @@ impl RequestBuilder {
             targets: WeightedRoundRobin::new(&plan.targets),
             buffer: Vec::with_capacity(4096 + plan.body.len()),
         };
-        requests.skip(part.before_first());
-        requests
-    }
-
-    /// Leaves out the requests of other parts.
-    fn skip(&mut self, requests: u32) {
-        for _ in 0..requests {
-            self.order.next(self.documents);
-            self.targets.next();
+        // So that parts do not all begin with the first target.
+        for _ in 0..part.before_first() {
+            requests.targets.next();
         }
+        requests
     }
 
     /// The next document.
@@ -90,9 +88,6 @@ impl RequestBuilder {
     /// When a popularity draws an index that is no document's.
     pub(super) fn draw(&mut self) -> u32 {
         let document = self.order.next(self.documents);
-        for _ in 0..self.part.between() {
-            self.order.next(self.documents);
-        }
         assert!(
             document < self.documents,
             "a popularity drew document {document} of {}",
@@ -103,11 +98,7 @@ impl RequestBuilder {
 
     /// The target of the next request.
     pub(super) fn next_target(&mut self) -> u8 {
-        let target = self.targets.next();
-        for _ in 0..self.part.between() {
-            self.targets.next();
-        }
-        target
+        self.targets.next()
     }
 
     /// Puts the header of the PROXY protocol before the request that was built last.
@@ -297,19 +288,20 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_run_ask_for_what_one_loop_asks_for() {
+    fn parts_of_a_run_ask_for_the_documents_of_one_loop_and_for_targets_by_weight() {
         let mut plan = Plan::closed(target(3), Work::paths(["/a", "/b", "/c"]), 1);
         plan.targets.push(target(1));
         let drawn = |part: Part| {
             let mut requests = RequestBuilder::new(&plan, part);
             let mut next = || (requests.draw(), requests.next_target());
-            (0..8).map(|_| next()).collect::<Vec<_>>()
+            (0..8).map(|_| next()).unzip::<_, _, Vec<_>, Vec<_>>()
         };
-        let whole: Vec<_> = drawn(Part::WHOLE);
+        let (whole, _) = drawn(Part::WHOLE);
         for (index, part) in Part::all(2).enumerate() {
-            let own = drawn(part);
+            let (documents, targets) = drawn(part);
             let expected: Vec<_> = whole.iter().skip(index).step_by(2).copied().collect();
-            assert_eq!(own[..4], expected[..]);
+            assert_eq!(documents[..4], expected[..]);
+            assert_eq!(targets.iter().filter(|target| **target == 0).count(), 6);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! When requests are due: arrival times of an open loop, drawn from a seed and a rate over time.
 //!
-//! Arrivals are made in *expected requests* and turned into time by inverting the integral of the
-//! rate: one apart for constant gaps, exponentially apart for Poisson. So steps and ramps need no
+//! Arrivals are made in *expected requests* of the whole run and turned into time by inverting the integral of the
+//! rate. For one of N parts they are N apart for constant gaps, and exponentially apart with a mean of N for Poisson.
+//! So steps and ramps need no
 //! rejection, and the times are the same on every machine: only sums, products, quotients and
 //! square roots, which IEEE 754 rounds in one way.
 
+use super::part::Part;
 use super::plan::{Arrivals, Schedule};
 
 use headway_base::random::{Draw, Random};
@@ -20,6 +22,8 @@ pub(crate) struct ArrivalTimes {
     at: usize,
     /// Requests expected until the next arrival.
     expected: f64,
+    /// Mean distance of two arrivals in expected requests.
+    step: f64,
     gaps: Arrivals,
     random: Random,
 }
@@ -37,19 +41,27 @@ struct Piece {
 }
 
 impl ArrivalTimes {
-    /// The schedule has passed [`super::Plan::check`].
-    pub(super) fn new(schedule: &Schedule, gaps: Arrivals, seed: u64) -> ArrivalTimes {
+    /// Those of a part. The schedule has passed [`super::Plan::check`].
+    pub(super) fn new(schedule: &Schedule, gaps: Arrivals, seed: u64, part: Part) -> ArrivalTimes {
         let mut times = ArrivalTimes {
             pieces: pieces(schedule),
             at: 0,
-            expected: 0.0,
+            expected: f64::from(part.before_first()),
+            step: f64::from(part.count()),
             gaps,
-            random: Random::for_stream(seed, RANDOM_STREAM),
+            random: Random::for_stream(part.seed(seed), RANDOM_STREAM),
         };
         if gaps == Arrivals::Poisson {
-            times.expected = times.random.exponential();
+            times.expected = times.gap();
         }
         times
+    }
+
+    fn gap(&mut self) -> f64 {
+        match self.gaps {
+            Arrivals::Constant => self.step,
+            Arrivals::Poisson => self.step * self.random.exponential(),
+        }
     }
 
     /// The next instant.
@@ -58,10 +70,7 @@ impl ArrivalTimes {
             self.at += 1;
         }
         let at_s = self.pieces[self.at].time_s(self.expected);
-        self.expected += match self.gaps {
-            Arrivals::Constant => 1.0,
-            Arrivals::Poisson => self.random.exponential(),
-        };
+        self.expected += self.gap();
         (at_s * 1e9).round() as u64
     }
 }
@@ -122,10 +131,22 @@ mod tests {
     }
 
     fn until(schedule: &Schedule, gaps: Arrivals, end_s: u64) -> Vec<u64> {
-        let mut times = ArrivalTimes::new(schedule, gaps, 5);
+        of_part(schedule, gaps, end_s, Part::WHOLE)
+    }
+
+    fn of_part(schedule: &Schedule, gaps: Arrivals, end_s: u64, part: Part) -> Vec<u64> {
+        let mut times = ArrivalTimes::new(schedule, gaps, 5, part);
         std::iter::from_fn(|| Some(times.next_ns()))
             .take_while(|&at_ns| at_ns < end_s * 1_000_000_000)
             .collect()
+    }
+
+    /// The arrivals of all parts, in order.
+    fn of_parts(schedule: &Schedule, gaps: Arrivals, end_s: u64, count: u32) -> Vec<u64> {
+        let parts = Part::all(count).map(|part| of_part(schedule, gaps, end_s, part));
+        let mut all: Vec<u64> = parts.flatten().collect();
+        all.sort_unstable();
+        all
     }
 
     fn between(times: &[u64], from_s: u64, to_s: u64) -> usize {
@@ -156,6 +177,71 @@ mod tests {
             .for_each(|at_ns| windows[(at_ns / 10_000_000) as usize] += 1.0);
         let variance = windows.iter().map(|n| (n - 10.0) * (n - 10.0)).sum::<f64>() / 40_000.0;
         assert!((9.5..10.5).contains(&variance), "{variance}");
+    }
+
+    #[test]
+    fn parts_with_constant_gaps_have_the_arrivals_of_one_loop() {
+        let schedule = Schedule {
+            segments: vec![segment(0.0, 80.0, 10), segment(40.0, 40.0, 10)],
+        };
+        let whole = until(&schedule, Arrivals::Constant, 30);
+        for count in 2..=5 {
+            let parts = of_parts(&schedule, Arrivals::Constant, 30, count);
+            assert_eq!(parts, whole, "{count} parts");
+        }
+    }
+
+    /// Numbers and gaps are compared with those of a Poisson process of the whole rate.
+    #[test]
+    fn parts_with_poisson_arrivals_are_one_poisson_process_together() {
+        for count in [1, 2, 3, 8] {
+            let times = of_parts(&Schedule::constant(1000.0), Arrivals::Poisson, 400, count);
+            let arrived = times.len() as f64;
+            // Four standard deviations either way.
+            let deviation = 400_000f64.sqrt();
+            assert!((arrived - 400_000.0).abs() < 4.0 * deviation, "{arrived}");
+            let mut gaps: Vec<f64> = times
+                .windows(2)
+                .map(|pair| (pair[1] - pair[0]) as f64 * 1e-6)
+                .collect();
+            gaps.sort_by(f64::total_cmp);
+            // Kolmogorov and Smirnov: the largest distance from the exponential distribution.
+            let ranks = (0..).map(|rank| f64::from(rank) / arrived);
+            let far = gaps
+                .iter()
+                .zip(ranks)
+                .map(|(gap, rank)| (1.0 - (-gap).exp() - rank).abs());
+            let far = far.fold(0.0, f64::max);
+            // Exceeded by one seed of 10,000.
+            assert!(far < 2.3 / arrived.sqrt(), "{count} parts: {far}");
+            // Gaps do not depend on each other: neighbours are not correlated.
+            let pairs: Vec<f64> = times
+                .windows(3)
+                .map(|three| {
+                    let [first, second] =
+                        [0, 1].map(|at| (three[at + 1] - three[at]) as f64 * 1e-6 - 1.0);
+                    first * second
+                })
+                .collect();
+            let correlation = pairs.iter().sum::<f64>() / pairs.len() as f64;
+            assert!(
+                correlation.abs() < 4.0 / arrived.sqrt(),
+                "{count} parts: {correlation}"
+            );
+        }
+    }
+
+    #[test]
+    fn parts_draw_different_arrivals_and_the_same_again() {
+        let [first, second] = [0, 1].map(|at| {
+            let part = Part::all(2).nth(at).unwrap();
+            of_part(&Schedule::constant(100.0), Arrivals::Poisson, 10, part)
+        });
+        assert!(first.iter().all(|at_ns| !second.contains(at_ns)));
+        let again = of_parts(&Schedule::constant(100.0), Arrivals::Poisson, 10, 2);
+        let mut all = [first, second].concat();
+        all.sort_unstable();
+        assert_eq!(all, again);
     }
 
     #[test]
@@ -199,7 +285,8 @@ mod tests {
             one,
             until(&Schedule::constant(100.0), Arrivals::Poisson, 10)
         );
-        let mut other = ArrivalTimes::new(&Schedule::constant(100.0), Arrivals::Poisson, 6);
+        let schedule = Schedule::constant(100.0);
+        let mut other = ArrivalTimes::new(&schedule, Arrivals::Poisson, 6, Part::WHOLE);
         assert_ne!(one[0], other.next_ns());
     }
 }

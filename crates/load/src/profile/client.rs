@@ -93,7 +93,7 @@ pub(super) fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     }
 }
 
-/// Whether the client was the bottleneck of these closed loops, by the medians of what it says of
+/// Whether the client was the bottleneck of these runs, closed loops or one above the knee, by the medians of what it says of
 /// its time.
 pub(super) fn client_bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     let of = |value: fn(&RunDescription) -> Option<f64>| {
@@ -137,9 +137,14 @@ fn waiting_share(run: &RunDescription) -> Option<f64> {
 /// ```
 pub fn capacity_text(info: &ProfileInfo) -> Option<String> {
     let base = info.capacity_rps?;
+    let has_knee = info.points.iter().any(|point| point.of_knee);
     let Some(bound) = &info.client_bound else {
         let named = info.points.iter().all(|point| point.relative > 0.0);
-        let how = if named { " (given, not measured)" } else { "" };
+        let how = match (named, has_knee) {
+            (true, _) => " (given, not measured)",
+            (_, true) => " (the knee: the highest rate answered in time)",
+            _ => "",
+        };
         return Some(format!("capacity {} requests/s{how}", number(base)));
     };
     let what = match bound.valid_rps {
@@ -149,17 +154,21 @@ pub fn capacity_text(info: &ProfileInfo) -> Option<String> {
     Some(format!(
         "capacity is at least {} requests/s: the client is the bottleneck ({}); loads are shares of {}/s{what}",
         number(bound.at_least_rps()),
-        limit_text(bound),
+        limit_text(bound, has_knee),
         number(base)
     ))
 }
 
 /// What limited the client: `busy 97 % of the closed loop`.
-pub(super) fn limit_text(bound: &ClientBound) -> String {
+pub(super) fn limit_text(bound: &ClientBound, has_knee: bool) -> String {
+    let of = match has_knee {
+        true => "of the time above the knee",
+        false => "of the closed loop",
+    };
     match bound.busy_share >= BUSY_SUSPECT || bound.busy_share >= bound.waited_share {
-        true => format!("busy {} of the closed loop", percent(bound.busy_share)),
+        true => format!("busy {} {of}", percent(bound.busy_share)),
         false => format!(
-            "waited for a CPU {} of the closed loop, because others run on it too",
+            "waited for a CPU {} {of}, because others run on it too",
             percent(bound.waited_share)
         ),
     }

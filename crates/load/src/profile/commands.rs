@@ -90,6 +90,7 @@ mod tests {
             directory: "points/0.40-2".to_owned(),
             done: false,
             of_client: false,
+            of_knee: false,
         };
         let check = "test \"$HEADWAY_POINT $HEADWAY_LOAD $HEADWAY_RATE $HEADWAY_REPEAT\" = 'points/0.40-2 0.4 200 2'";
         assert!(run("--before-point", check, &point).is_ok());

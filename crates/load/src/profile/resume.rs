@@ -63,8 +63,8 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
     }
     let load = &of.load;
     let points = of.profile.iter().flat_map(|profile| &profile.points);
-    // The search for the rate of the client is not a parameter.
-    let points = points.filter(|point| !point.of_client);
+    // Searches are not parameters.
+    let points = points.filter(|point| !point.is_of_search());
     let points: Vec<&str> = points.map(|point| point.directory.as_str()).collect();
     let arrivals = match load.arrivals {
         Some(Arrivals::Constant) => "constant",
@@ -86,6 +86,7 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
         ),
         ("the points", points.join(" ")),
         ("the capacity", or(given_capacity(of), "to be looked for")),
+        ("the knee", extra("knee", "not to be looked for")),
         ("the arrivals", arrivals.to_owned()),
         ("a timeout in ms of", or(load.timeout_ms, "none")),
         ("a first pause in ms of", load.first_pause_ms.to_string()),
@@ -98,6 +99,7 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
         ("a duration in seconds of", or(load.duration_s, "none")),
         ("the seed", load.seed.to_string()),
         ("--verify", load.verify.to_string()),
+        ("--cookies", load.cookies.to_string()),
         ("--source", extra("source", "of the default")),
         ("--cpu", extra("cpu", "of the default")),
         ("--before-point", extra("before_point", "none")),
@@ -131,7 +133,7 @@ fn confirmed(mut description: RunDescription, directory: &Path) -> RunDescriptio
     }
     // A search continues after its last complete trial; an interrupted trial is repeated.
     let points = &mut description.profile.get_or_insert_default().points;
-    points.retain(|point| point.done || !point.of_client);
+    points.retain(|point| point.done || !point.is_of_search());
     description
 }
 

@@ -38,11 +38,11 @@ struct Load {
 pub fn render(profile: &Run) -> Result<String, OpenError> {
     let mut loads: Vec<Load> = Vec::new();
     let info = profile.description().profile.clone().unwrap_or_default();
-    // What the client can offer is no load of the server; the first line says what came of it.
+    // The rates of a search are no loads; the first line says what came of it.
     let done = info
         .points
         .iter()
-        .filter(|point| point.done && !point.of_client);
+        .filter(|point| point.done && !point.is_of_search());
     for point in done {
         let run = Run::open(profile.path().join(&point.directory))?;
         add(&mut loads, point, &run);
@@ -197,6 +197,7 @@ mod tests {
             directory: format!("points/{relative:.2}-{repeat}"),
             done,
             of_client: false,
+            of_knee: false,
         };
         let points = vec![
             point(0.0, 1000.0, 1, true),

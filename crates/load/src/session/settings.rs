@@ -20,6 +20,7 @@ use super::{redaction, work};
 use crate::cli_types::{Endpoint, RateSchedule, Url};
 use crate::client::limits::ClientLimits;
 use crate::client::{environment, resolve};
+use crate::cookies;
 use crate::engine::{
     Address, Arrivals, Method, Mode, Plan, Protocol, ProxyVersion, Schedule, Segment, Sources,
     Stop, Target,
@@ -126,6 +127,8 @@ pub struct Settings {
     pub sources: Vec<IpAddr>,
     /// Compare the content of responses with its checksum.
     pub verify: bool,
+    /// Whether each client keeps the cookies of responses and sends them back.
+    pub cookies: bool,
     /// Which part of the load this client has; `None`: all of it.
     pub agent: Option<AgentInfo>,
     /// The name in tables and reports.
@@ -178,6 +181,9 @@ impl Settings {
         let work = work::collect(self, scenario.as_ref())?;
         let mut plan = self.plan(&limits, targets, work.work)?;
         plan.conversation = work.conversation;
+        if self.cookies {
+            cookies::keep(&mut plan);
+        }
         plan.check()?;
         self.check_threads(&plan)?;
         self.check_limits(&plan, &limits)?;
@@ -234,6 +240,11 @@ impl Settings {
             return Err(SessionError::Use(format!(
                 "{name} is given twice; give it once"
             )));
+        }
+        if self.verify && self.cookies {
+            return wrong(
+                "--verify does not go with --cookies, where each client has responses of its own",
+            );
         }
         if self.verify && self.method == Method::Head {
             return wrong("--verify compares bodies, and responses to HEAD have none");
@@ -497,6 +508,7 @@ impl Settings {
             requests: plan.stop.requests,
             seed: plan.seed,
             verify: plan.verify,
+            cookies: self.cookies,
             ..LoadInfo::default()
         };
         match (&plan.mode, &self.demand) {

@@ -187,6 +187,44 @@ fn footer(out: &mut String, overview: &Overview) {
     );
 }
 
+/// A column of a wide table.
+struct Column {
+    name: &'static str,
+    help: &'static str,
+    is_number: bool,
+}
+
+impl Column {
+    const fn text(name: &'static str, help: &'static str) -> Column {
+        Column {
+            name,
+            help,
+            is_number: false,
+        }
+    }
+
+    const fn number(name: &'static str, help: &'static str) -> Column {
+        Column {
+            is_number: true,
+            ..Column::text(name, help)
+        }
+    }
+}
+
+/// Begins a table whose rows have one help, and whose columns have their own.
+fn begin_table(out: &mut String, (title, help): (&str, &str), columns: &[Column]) {
+    let _ = write!(
+        out,
+        "<section class=\"wide\" title=\"{help}\"><h2>{title}</h2><div class=\"scroll\"><table><tr title=\"{help}\">"
+    );
+    for column in columns {
+        let tag = if column.is_number { "td" } else { "th" };
+        let Column { name, help, .. } = column;
+        let _ = write!(out, "<{tag} title=\"{help}\">{name}</{tag}>");
+    }
+    out.push_str("</tr>");
+}
+
 /// A row of a card.
 struct Row {
     name: String,

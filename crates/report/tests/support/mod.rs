@@ -260,6 +260,7 @@ impl Example {
                     directory: name,
                     done: true,
                     of_client: false,
+                    of_knee: false,
                 });
             }
         }

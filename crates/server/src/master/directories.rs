@@ -1,16 +1,17 @@
-//! The directories that helpers may open, as descriptors for their rules.
+//! The directories of a configuration as descriptors: for the rules of helpers, and for workers that replace
+//! others.
 //!
-//! The first worker of a configuration has opened them. For each new helper the paths are looked up again,
+//! The first worker of a configuration has opened them. For each new process the paths are looked up again,
 //! without waiting: a deploy may have switched a root. Where the kernel would have to ask the file system, the
 //! directory before stays, since the file system may not answer. If that directory is the wrong one, the helper
 //! ends, and then its replacement looks itself.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use headway_config::Config;
-use headway_control::ToHelper;
+use headway_control::{Control, ControlError, DIRECTORIES_MAX, ToHelper, ToWorker};
 use headway_os::open::{NameLookup, find_directory, status};
 use headway_sandbox::{Demand, Kind, Place, Rules, Support, ruleset};
 
@@ -51,6 +52,51 @@ impl OpenDirectories {
         }
     }
 
+    /// Takes those which another configuration has open and this one does not.
+    pub(super) fn keep(&self, before: &OpenDirectories) {
+        let before = before.all.borrow();
+        for directory in self.all.borrow_mut().iter_mut() {
+            let known = before.iter().find(|known| known.path == directory.path);
+            let known = known.and_then(|known| known.open.as_ref());
+            if let Some((open, identity)) = known.filter(|_| directory.open.is_none()) {
+                directory.open = open.try_clone().ok().map(|open| (open, *identity));
+            }
+        }
+    }
+
+    /// Gives a new worker the directories that are open. The worker looks up the others.
+    pub(super) fn give(&self, worker: &Control) -> Result<(), ControlError> {
+        let mut all = self.all.borrow_mut();
+        for directory in all.iter_mut().filter(|one| one.open.is_some()) {
+            // Otherwise the one before is given.
+            let _ = directory.look();
+        }
+        let open: Vec<(u32, &OwnedFd)> = (0..)
+            .zip(all.iter())
+            .filter_map(|(number, one)| Some((number, &one.open.as_ref()?.0)))
+            .collect();
+        for some in open.chunks(DIRECTORIES_MAX) {
+            let message = ToWorker::Directories {
+                numbers: some.iter().map(|(number, _)| *number).collect(),
+            };
+            let some: Vec<_> = some.iter().map(|(_, open)| open.as_fd()).collect();
+            // It does not run yet, so a full socket stays full.
+            if !worker.try_send(&message, &some)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The paths of which the kernel does not know where they lead without asking a file system.
+    pub(super) fn silent(config: &Config) -> Vec<PathBuf> {
+        let directories = Directories::of(config);
+        let is_silent =
+            |path: &&Path| matches!(find_directory(path, NameLookup::CachedOnly), Ok(None));
+        let silent = directories.all().filter(is_silent);
+        silent.map(Path::to_path_buf).collect()
+    }
+
     /// Keeps the directories with these numbers. They come from a worker which does not serve yet, so no client
     /// has had any influence on it.
     pub(super) fn put(&self, numbers: &[u32], opened: Vec<OwnedFd>) {
@@ -82,7 +128,13 @@ impl OpenDirectories {
         if (self.helper_looks.take() && !is_sure) || Support::probe().landlock == 0 {
             return Ok((directories.order(Vec::new()), None));
         }
-        if let Some(missing) = all.iter().find(|directory| directory.open.is_none()) {
+        let (read, write) = all.split_at(directories.read.len().min(all.len()));
+        let to_read: &[Directory] = match directories.limits_reading {
+            true => read,
+            false => &[],
+        };
+        let mut needed = to_read.iter().chain(write);
+        if let Some(missing) = needed.find(|directory| directory.open.is_none()) {
             let path = missing.path.display();
             let why = format!("sandbox: {path} is not open, so helpers cannot open its files");
             match demand {
@@ -91,14 +143,12 @@ impl OpenDirectories {
                 Demand::Possible => log_warn(why),
             }
         }
-        let to_read = directories.read.as_ref().map_or(0, Vec::len);
-        let (read, write) = all.split_at(to_read.min(all.len()));
-        let known = read.iter().flat_map(Directory::all).map(|one| one.1);
+        let known = to_read.iter().flat_map(Directory::all).map(|one| one.1);
         let known = known.collect();
         let rules = Rules {
-            read: match directories.read {
-                Some(_) => Some(places(read)?),
-                None => None,
+            read: match directories.limits_reading {
+                true => Some(places(to_read)?),
+                false => None,
             },
             write: places(write)?,
             ..Rules::of(Kind::Helper)

@@ -2,20 +2,20 @@
 //! is the same.
 //!
 //! They may have another version. So they get only the packets that their version has encoded, and what
-//! they send and cannot be parsed is ignored. Their helpers run their own program. They serve until the new
-//! workers are ready, and drain then.
+//! they send and cannot be parsed is ignored. Their helpers run their own program, with the ruleset that the
+//! program before has made. They serve until the new workers are ready, and drain then.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use headway_config::ErrorLevel;
 use headway_control::{
-    Control, FromWorker, HandedProcess, HandedWorker, NoticeRequest, Packet, Packets, Received,
-    ToWorker,
+    Control, FromSpans, FromWorker, HandedProcess, HandedWorker, NoticeRequest, Packet, Packets,
+    Received, ToWorker,
 };
-use headway_metrics::Snapshot;
+use headway_metrics::{MasterStatus, Snapshot};
 use headway_sandbox::Demand;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -47,17 +47,33 @@ struct Worker {
     ends_at: Option<Instant>,
     helpers_max: usize,
     packets: Packets,
+    /// What its helpers may open. `None` if they have to look up directories themselves.
+    ruleset: Option<OwnedFd>,
     last: Option<Snapshot>,
 }
 
 /// A process which ends when its socket is closed.
 struct Other {
     process: Process,
-    socket: Option<OwnedFd>,
+    socket: Option<Control>,
+    /// It says on the socket what became of spans.
+    counts_spans: bool,
+    /// The process ID of the worker whose helper it is, if this program has started it.
+    helper_of: Option<u32>,
 }
 
 /// A child that this program has not started. It is reaped here only, so its number stays its own.
 struct Process(u32);
+
+/// How a process has ended.
+#[derive(PartialEq, Eq)]
+enum End {
+    NotYet,
+    /// With success, or by a signal.
+    Good,
+    /// With an exit code.
+    Failed,
+}
 
 impl Process {
     fn pid(&self) -> Option<Pid> {
@@ -65,8 +81,20 @@ impl Process {
     }
 
     fn has_ended(&self) -> bool {
-        let Some(pid) = self.pid() else { return true };
-        !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
+        self.end() != End::NotYet
+    }
+
+    fn end(&self) -> End {
+        let Some(pid) = self.pid() else {
+            return End::Good;
+        };
+        match waitpid(Some(pid), WaitOptions::NOHANG) {
+            Ok(None) => End::NotYet,
+            Ok(Some((_, status))) if status.exit_status().is_some_and(|code| code != 0) => {
+                End::Failed
+            }
+            Ok(Some(_)) | Err(_) => End::Good,
+        }
     }
 
     fn kill(&self) {
@@ -80,6 +108,10 @@ impl Process {
 impl Predecessors {
     pub(super) fn new(before: &Predecessor) -> io::Result<Predecessors> {
         let state = &before.state;
+        let duplicate = |number: Option<RawFd>| {
+            let duplicate = number.map(|number| before.duplicate(number));
+            duplicate.transpose()
+        };
         let worker = |handed: &HandedWorker| {
             let ends_in = handed.ends_in_ms.map(Duration::from_millis);
             Ok(Worker {
@@ -91,14 +123,16 @@ impl Predecessors {
                 ends_at: ends_in.map(|time| Instant::now() + time),
                 helpers_max: handed.helpers_max,
                 packets: handed.packets.clone(),
+                ruleset: duplicate(handed.ruleset)?,
                 last: serde_json::from_value(handed.last.clone()).ok(),
             })
         };
         let other = |handed: &HandedProcess| {
-            let socket = handed.socket.map(|socket| before.duplicate(socket));
             Ok(Other {
                 process: Process(handed.pid),
-                socket: socket.transpose()?,
+                socket: duplicate(handed.socket)?.map(Control::new),
+                counts_spans: handed.counts_spans,
+                helper_of: None,
             })
         };
         Ok(Predecessors {
@@ -197,8 +231,34 @@ impl Predecessors {
         if self.workers.is_empty() {
             self.others.iter_mut().for_each(|other| other.socket = None);
         }
-        self.others.retain(|other| !other.process.has_ended());
+        let workers = &mut self.workers;
+        self.others.retain(|other| {
+            let end = other.process.end();
+            // Its worker has another root now, so the ruleset is too old.
+            if let (End::Failed, Some(pid)) = (&end, other.helper_of)
+                && let Some(worker) = workers.iter_mut().find(|one| one.process.0 == pid)
+            {
+                worker.ruleset = None;
+            }
+            end == End::NotYet
+        });
         gone
+    }
+
+    /// Reads what became of spans since the last call.
+    fn take_span_counts(&self, status: &mut MasterStatus) {
+        let counting = self.others.iter().filter(|other| other.counts_spans);
+        for control in counting.filter_map(|other| other.socket.as_ref()) {
+            while let Ok(Received::Message(message, _)) = control.try_receive::<FromSpans>() {
+                if let FromSpans::Done {
+                    exported, dropped, ..
+                } = message
+                {
+                    status.spans_exported += exported;
+                    status.spans_dropped += dropped;
+                }
+            }
+        }
     }
 
     /// Kills workers that have not ended in time.
@@ -238,11 +298,13 @@ impl Predecessors {
                 ending.push(HandedProcess {
                     pid: worker.process.0,
                     socket: None,
+                    counts_spans: false,
                 });
                 continue;
             };
             let left = |at: Instant| at.saturating_duration_since(Instant::now());
             kept.extend([control.as_fd(), worker.program.as_fd()]);
+            kept.extend(worker.ruleset.as_ref().map(AsFd::as_fd));
             workers.push(HandedWorker {
                 pid: worker.process.0,
                 number: worker.number,
@@ -252,6 +314,7 @@ impl Predecessors {
                 ends_in_ms: worker.ends_at.map(|at| left(at).as_millis() as u64),
                 helpers_max: worker.helpers_max,
                 packets: worker.packets.clone(),
+                ruleset: worker.ruleset.as_ref().map(AsRawFd::as_raw_fd),
                 last: serde_json::to_value(&worker.last).unwrap_or_default(),
             });
         }
@@ -259,7 +322,8 @@ impl Predecessors {
             kept.extend(other.socket.iter().map(AsFd::as_fd));
             HandedProcess {
                 pid: other.process.0,
-                socket: other.socket.as_ref().map(AsRawFd::as_raw_fd),
+                socket: other.socket.as_ref().map(|one| one.as_fd().as_raw_fd()),
+                counts_spans: other.counts_spans,
             }
         });
         ending.extend(others);
@@ -335,7 +399,8 @@ impl Worker {
         let mut started = Vec::new();
         for _ in 0..self.helpers_max.min(count as usize) {
             let (theirs, workers) = Control::pair().map_err(io::Error::other)?;
-            let begun = self.packets.begin_helper(&workers);
+            let ruleset = self.ruleset.as_ref().map(AsFd::as_fd);
+            let begun = self.packets.begin_helper(&workers, ruleset);
             begun.map_err(io::Error::other)?;
             let child = programs.spawn(Role::Helper, theirs.into_inner())?;
             let pid = child.id();
@@ -357,7 +422,7 @@ impl Master<'_> {
         let Some(worker) = before.workers.get_mut(place) else {
             return;
         };
-        let wanted = worker.read();
+        let (wanted, pid) = (worker.read(), worker.process.0);
         if wanted.helpers > 0 {
             match worker.start_helpers(wanted.helpers, &self.current.programs) {
                 Ok(started) => before
@@ -365,6 +430,8 @@ impl Master<'_> {
                     .extend(started.into_iter().map(|process| Other {
                         process,
                         socket: None,
+                        counts_spans: false,
+                        helper_of: Some(pid),
                     })),
                 Err(error) => log_error(format_args!("start a helper: {error}")),
             }
@@ -386,6 +453,7 @@ impl Master<'_> {
         if self.inherited.borrow().predecessor().is_some() {
             return;
         }
+        self.predecessors.take_span_counts(&mut self.own_status);
         for last in self.predecessors.reap() {
             self.collector.departed(usize::MAX, Some(last));
         }

@@ -17,6 +17,7 @@ use super::directories::OpenDirectories;
 use super::listeners::{ListenerOptions, Listeners};
 use super::log::Log;
 use super::names::Resolver;
+use super::reading::silent_paths;
 use super::service::Service;
 use super::shared::SharedTables;
 use super::stopping::EXIT_TIMEOUT;
@@ -32,9 +33,6 @@ use crate::confinement;
 
 /// Time for new workers to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Reads the configuration again, for a reload. The error is what to tell the administrator.
-pub type ReadConfig<'r> = &'r dyn Fn() -> Result<Config, String>;
 
 /// A configuration, and what the workers that have it share.
 pub(super) struct Generation {
@@ -96,6 +94,15 @@ fn check_sandbox(config: &Config) -> Result<(), MasterError> {
     lacks.map_err(|error| MasterError::Sandbox(error.to_string()))
 }
 
+/// Where new workers get the directories of roots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Roots {
+    /// From the file system.
+    LookedUp,
+    /// From the workers before: a reload that the server begins itself. A file system may not answer now.
+    Kept,
+}
+
 /// A reload whose workers are starting.
 pub(super) struct Reload {
     generation: Rc<Generation>,
@@ -141,9 +148,24 @@ impl Master<'_> {
             return;
         }
         Service::reloading();
-        if let Err(why) = (self.read_config)()
+        match self.reader.start() {
+            Ok(reading) => self.reading = Some(reading),
+            Err(error) => self.fail_reload(&format!("read the configuration: {error}")),
+        }
+    }
+
+    /// Continues a reload when the configuration has been read, or gives it up.
+    pub(super) fn watch_reading(&mut self, now: Instant) {
+        let Some(reading) = &self.reading else { return };
+        let read = match reading.take() {
+            Some(read) => read,
+            None if reading.deadline <= now => Err(self.reader.why_late(&self.current.config)),
+            None => return,
+        };
+        self.reading = None;
+        if let Err(why) = read
             .and_then(|config| check_fixed(&self.current.config, self.activated(config)))
-            .and_then(|config| self.begin_reload(config, "configuration reloaded"))
+            .and_then(|config| self.begin_reload(config, "configuration reloaded", Roots::LookedUp))
         {
             self.fail_reload(&why);
         }
@@ -160,7 +182,7 @@ impl Master<'_> {
             return;
         }
         let done = "names of upstreams have other addresses; workers replaced";
-        if let Err(why) = self.begin_reload(config, done) {
+        if let Err(why) = self.begin_reload(config, done, Roots::Kept) {
             self.fail_reload(&why);
         }
     }
@@ -169,6 +191,7 @@ impl Master<'_> {
         &mut self,
         mut config: Config,
         done: &'static str,
+        roots: Roots,
     ) -> Result<(), String> {
         let text = |error: MasterError| error.to_string();
         let options = ListenerOptions::of(&config);
@@ -194,6 +217,9 @@ impl Master<'_> {
             true => None,
             false => Some(Log::start_of(&generation).map_err(text)?),
         };
+        if roots == Roots::Kept {
+            generation.directories.keep(&self.current.directories);
+        }
         let generation = Rc::new(generation);
         self.reload = Some(Reload {
             generation: generation.clone(),
@@ -356,18 +382,20 @@ impl Master<'_> {
         let workers = self.slots.iter().filter_map(|slot| slot.worker.as_ref());
         let retiring = workers.filter_map(|worker| worker.retires_at);
         let starting = self.reload.iter().map(|reload| reload.deadline);
-        retiring.chain(starting).min()
+        let reading = self.reading.iter().map(|reading| reading.deadline);
+        retiring.chain(starting).chain(reading).min()
     }
 
     /// Kills workers that have not ended in time, gives up a reload whose workers are not ready in
     /// time, and ends log processes that no worker needs any more.
     pub(super) fn enforce_reload(&mut self, now: Instant) {
-        if self
-            .reload
-            .as_ref()
-            .is_some_and(|reload| reload.deadline <= now)
-        {
-            self.fail_reload("the new workers are not ready after 60 s");
+        let late = self.reload.as_ref().filter(|one| one.deadline <= now);
+        if let Some(late) = late {
+            let silent = silent_paths(&late.generation.config);
+            let seconds = START_TIMEOUT.as_secs();
+            self.fail_reload(&format!(
+                "the new workers are not ready after {seconds} s{silent}"
+            ));
         }
         for slot in &mut self.slots {
             let Some(worker) = &mut slot.worker else {

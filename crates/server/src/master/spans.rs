@@ -1,7 +1,7 @@
 //! The span process, which sends spans to a collector. It is replaced when it dies or a reload has changed its
 //! settings.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,11 @@ impl Spans {
 
     pub(super) fn control(&self) -> Option<&Control> {
         self.process.control()
+    }
+
+    /// What an upgrade hands over: workers before go on sending spans.
+    pub(super) fn handed(&self) -> Option<(u32, BorrowedFd<'_>)> {
+        Some((self.process.pid()?, self.control()?.as_fd()))
     }
 
     /// Checks whether it has ended.

@@ -29,7 +29,7 @@ impl Master<'_> {
             programs,
             shared,
             keys,
-            directories: _,
+            directories,
         } = &*assigned.generation;
         let worker = assigned.number as u32;
         let log = log.map(|log| log.socket(worker)).transpose()?;
@@ -63,6 +63,7 @@ impl Master<'_> {
             descriptors: outgoing.names,
             listeners: of_listeners,
         };
+        directories.give(&ours)?;
         ours.send(&message, &outgoing.descriptors)?;
         let child = programs
             .spawn(Role::Worker, theirs.into_inner())

@@ -63,6 +63,7 @@ impl Master<'_> {
             self.predecessors.stop(timeout);
         }
         self.listeners = None;
+        self.reading = None;
         if let Some(reload) = self.reload.take() {
             self.abandon(reload);
         }

@@ -24,7 +24,7 @@ use headway_tls::{Acceptor, ChallengeMemory, Identity, Settings, TicketSecret};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::reload::Generation;
+use super::reload::{Generation, Roots};
 use super::{Master, log_warn};
 use validity::Validity;
 
@@ -229,7 +229,8 @@ impl Master<'_> {
         self.renewals.tried = found;
         self.tell_acme();
         let config = self.current.config.clone();
-        if let Err(why) = self.begin_reload(config, "certificates have changed; workers replaced") {
+        let done = "certificates have changed; workers replaced";
+        if let Err(why) = self.begin_reload(config, done, Roots::Kept) {
             self.fail_reload(&why);
         }
     }

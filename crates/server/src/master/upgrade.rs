@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use headway_base::format::printable;
 use headway_config::{Config, ListenerMode};
-use headway_control::{Drain, FORMAT, HandedProcess, HandedWorker, Handover, Packet, Packets};
+use headway_control::{
+    ControlError, Drain, FORMAT, HandedProcess, HandedWorker, Handover, Packet, Packets, ToHelper,
+};
 use headway_metrics::MasterStatus;
 use headway_os::exec::BlockedSignals;
 use headway_os::spawn::in_new_session;
@@ -32,7 +34,9 @@ use super::children::{Role, ended};
 use super::collector::{self, Collector};
 use super::inherited::{Inherited, VARIABLE, execute, open_program, path_of_program};
 use super::predecessors::{Predecessors, read_tickets};
+use super::reload::Generation;
 use super::service::Service;
+use super::spans::Spans;
 use super::tls::SharedTls;
 use super::{
     Master, MasterError, Options, activation, listeners, log_error, log_info, signals, system,
@@ -61,6 +65,55 @@ pub(super) struct Upgrade {
 struct Parcel<'m> {
     state: Handover,
     kept: Vec<BorrowedFd<'m>>,
+    /// Those of workers, to be kept too.
+    rulesets: Vec<OwnedFd>,
+}
+
+/// How helpers of a worker begin that another program starts.
+#[derive(Default)]
+struct HelperOrders {
+    /// They look up directories. For roots that are switched later, or without a ruleset.
+    looking: Option<ToHelper>,
+    with_ruleset: Option<ToHelper>,
+    ruleset: Option<OwnedFd>,
+}
+
+impl HelperOrders {
+    fn of(generation: &Generation) -> HelperOrders {
+        let Some(demand) = generation.programs.sandbox_of(Role::Helper) else {
+            return HelperOrders::default();
+        };
+        let config = &generation.config;
+        // Without a ruleset they can still look.
+        let order = generation.directories.order(config, demand).ok();
+        let order = order.and_then(|(order, ruleset)| Some((order, ruleset?)));
+        let (with_ruleset, ruleset) = order.unzip();
+        HelperOrders {
+            looking: Some(Directories::of(config).order(Vec::new())),
+            with_ruleset,
+            ruleset,
+        }
+    }
+
+    fn packets(&self, config: &Config) -> Result<Packets, ControlError> {
+        let timeout_ms = config.drain_timeout_ms;
+        let drain = Drain {
+            timeout_ms,
+            idle_ms: timeout_ms / 2,
+        };
+        Packets::new(drain, self.looking.as_ref(), self.with_ruleset.as_ref())
+    }
+}
+
+fn handed_process(
+    (pid, socket): (u32, Option<BorrowedFd<'_>>),
+    counts_spans: bool,
+) -> HandedProcess {
+    HandedProcess {
+        pid,
+        socket: socket.map(|socket| socket.as_raw_fd()),
+        counts_spans,
+    }
 }
 
 impl Master<'_> {
@@ -100,7 +153,7 @@ impl Master<'_> {
 
     /// Whether a reload or an upgrade runs.
     pub(super) fn is_busy(&self) -> bool {
-        self.reload.is_some() || self.upgrade.is_some()
+        self.reading.is_some() || self.reload.is_some() || self.upgrade.is_some()
     }
 
     /// Starts the new program to check what it would get.
@@ -191,6 +244,8 @@ impl Master<'_> {
         let tickets = tickets.as_ref().map(|secret| sealed(&Some(secret.clone())));
         let tickets = tickets.transpose()?;
         let mut parcel = self.parcel(program.as_fd())?;
+        let rulesets = std::mem::take(&mut parcel.rulesets);
+        parcel.kept.extend(rulesets.iter().map(AsFd::as_fd));
         parcel.state.tickets = tickets.as_ref().map(AsRawFd::as_raw_fd);
         let memory: OwnedFd = parcel.state.to_memory().map_err(io::Error::other)?;
         parcel.kept.extend(tickets.iter().map(AsFd::as_fd));
@@ -201,47 +256,37 @@ impl Master<'_> {
 
     fn parcel<'m>(&'m self, program: BorrowedFd<'m>) -> io::Result<Parcel<'m>> {
         let (mut workers, mut processes, mut kept) = self.predecessors.handed();
+        let mut rulesets = Vec::new();
         kept.push(program);
         for slot in &self.slots {
             let Some((assigned, running)) = slot.worker.as_ref().zip(slot.running.as_ref()) else {
                 continue;
             };
-            let (pid, config) = (running.child.id(), &assigned.generation.config);
             let Some(control) = running.control() else {
-                processes.push(HandedProcess { pid, socket: None });
+                processes.push(handed_process((running.child.id(), None), false));
                 continue;
             };
-            let timeout_ms = config.drain_timeout_ms;
-            let drain = Drain {
-                timeout_ms,
-                idle_ms: timeout_ms / 2,
-            };
-            let is_confined = assigned
-                .generation
-                .programs
-                .sandbox_of(Role::Helper)
-                .is_some();
-            // Without a ruleset, so that they find roots which are switched later.
-            let order = is_confined.then(|| Directories::of(config).order(Vec::new()));
-            let packets = Packets::new(drain, order.as_ref());
+            let helper = HelperOrders::of(&assigned.generation);
+            let packets = helper.packets(&assigned.generation.config);
             let left = |at: Instant| at.saturating_duration_since(Instant::now());
             kept.push(control.as_fd());
             workers.push(HandedWorker {
-                pid,
+                pid: running.child.id(),
                 number: assigned.number as u32,
                 control: control.as_fd().as_raw_fd(),
                 program: program.as_raw_fd(),
                 is_ready: running.ready,
                 ends_in_ms: assigned.retires_at.map(|at| left(at).as_millis() as u64),
-                helpers_max: config.helpers_max,
+                helpers_max: assigned.generation.config.helpers_max,
                 packets: packets.map_err(io::Error::other)?,
+                ruleset: helper.ruleset.as_ref().map(AsRawFd::as_raw_fd),
                 last: serde_json::to_value(&slot.last).unwrap_or_default(),
             });
+            rulesets.extend(helper.ruleset);
         }
-        for (pid, socket) in self.other_children() {
-            kept.extend(socket);
-            let socket = socket.map(|socket| socket.as_raw_fd());
-            processes.push(HandedProcess { pid, socket });
+        for (process, counts_spans) in self.other_children() {
+            kept.extend(process.1);
+            processes.push(handed_process(process, counts_spans));
         }
         let listeners = self.listeners.as_ref();
         kept.extend(listeners.into_iter().flat_map(|all| all.sockets()));
@@ -264,23 +309,30 @@ impl Master<'_> {
             master: serde_json::to_value(&self.own_status).unwrap_or_default(),
             departed: self.collector.handed(),
         };
-        Ok(Parcel { state, kept })
+        Ok(Parcel {
+            state,
+            kept,
+            rulesets,
+        })
     }
 
-    /// The children beside the workers, with the sockets that must stay open for the workers.
-    fn other_children(&self) -> Vec<(u32, Option<BorrowedFd<'_>>)> {
+    /// The children beside the workers, with the sockets that must stay open for the workers, and whether they
+    /// count spans.
+    fn other_children(&self) -> Vec<((u32, Option<BorrowedFd<'_>>), bool)> {
         let logs = self.log.iter().chain(&self.retired_logs);
-        let mut all: Vec<_> = logs.filter_map(|log| log.handed()).collect();
-        all.extend(self.store.as_ref().and_then(|store| store.handed()));
+        let others = logs.filter_map(|log| log.handed());
+        let others = others.chain(self.store.as_ref().and_then(|store| store.handed()));
+        let mut all: Vec<_> = others.map(|one| (one, false)).collect();
+        let spans = self.spans.as_ref().and_then(Spans::handed);
+        all.extend(spans.map(|(pid, socket)| ((pid, Some(socket)), true)));
         let helpers = self.helpers.iter().map(|helper| helper.child.id());
         let ended = self.slots.iter().flat_map(|slot| slot.ended_pids());
         let without = helpers
             .chain(ended)
             .chain(self.companions.pids())
             .chain(self.ending.iter().map(Child::id))
-            .chain(self.acme.as_ref().and_then(|acme| acme.process.pid()))
-            .chain(self.spans.as_ref().and_then(|spans| spans.process.pid()));
-        all.extend(without.map(|pid| (pid, None)));
+            .chain(self.acme.as_ref().and_then(|acme| acme.process.pid()));
+        all.extend(without.map(|pid| ((pid, None), false)));
         all
     }
 

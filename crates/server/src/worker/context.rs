@@ -111,6 +111,8 @@ pub(super) struct LoopContext {
     pub draining_until_ms: Option<u64>,
     /// How the process is confined before it serves; `None` is not at all.
     pub sandbox: Option<headway_sandbox::Demand>,
+    /// The master keeps the directories of this worker.
+    pub sends_directories: bool,
     /// How long idle connections may then still wait for a request.
     pub drain_idle_ms: u64,
 }
@@ -199,6 +201,7 @@ impl LoopContext {
             clients_wait: false,
             draining_until_ms: None,
             sandbox: None,
+            sends_directories: false,
             drain_idle_ms: 0,
             config,
         }

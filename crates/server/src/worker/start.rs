@@ -22,7 +22,6 @@ use headway_os::shared_lines::SharedLines;
 use headway_respond::handlers::Routes;
 use headway_sandbox::{Demand, SandboxError, confine};
 use headway_tls::Acceptor as TlsAcceptor;
-use rustix::fs::{Access, access};
 
 use super::acceptor::Acceptor;
 use super::application::EmbeddedApplications;
@@ -38,7 +37,7 @@ use super::sending::Sender;
 use super::tls::Tls;
 use super::turn::Turn;
 use super::{CONTROL, HELPER, Worker, helpers};
-use crate::confinement;
+use crate::confinement::{self, GivenDirectories};
 use crate::extensions::{Extensions, Research};
 
 /// Why a worker cannot serve.
@@ -71,21 +70,32 @@ pub enum WorkerError {
 
 /// Runs a worker until the master stops it or disappears. The configuration refers to these extensions.
 pub fn worker_main(control: Control, extensions: Extensions) -> Result<(), WorkerError> {
-    run_worker(control, extensions, None)
+    run(control, extensions, |_| {})
 }
 
-/// As [`worker_main`], for a process that is confined before it serves.
+/// As [`worker_main`], for a process whose master keeps its directories, and which may be confined before it serves.
 pub(crate) fn run_worker(
     control: Control,
     extensions: Extensions,
     sandbox: Option<Demand>,
 ) -> Result<(), WorkerError> {
+    run(control, extensions, |context| {
+        context.sends_directories = true;
+        context.sandbox = sandbox;
+        if sandbox.is_some() {
+            context.pool.confine_helpers();
+        }
+    })
+}
+
+fn run(
+    control: Control,
+    extensions: Extensions,
+    prepare: impl FnOnce(&mut LoopContext),
+) -> Result<(), WorkerError> {
     match start(control, extensions) {
         Ok(mut worker) => {
-            if sandbox.is_some() {
-                worker.context.sandbox = sandbox;
-                worker.context.pool.confine_helpers();
-            }
+            prepare(&mut worker.context);
             worker.run()
         }
         Err((control, error)) => {
@@ -103,10 +113,16 @@ pub(crate) fn run_worker(
 
 /// Opens what the start message says.
 fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, WorkerError)> {
-    let (order, received) = match control.receive::<ToWorker>() {
-        Ok(Some(message)) => message,
-        Ok(None) => return Err((control, WorkerError::NoStart)),
-        Err(error) => return Err((control, error.into())),
+    let mut directories = GivenDirectories::default();
+    let (order, received) = loop {
+        match control.receive::<ToWorker>() {
+            Ok(Some((ToWorker::Directories { numbers }, opened))) => {
+                directories.add(numbers, opened);
+            }
+            Ok(Some(message)) => break message,
+            Ok(None) => return Err((control, WorkerError::NoStart)),
+            Err(error) => return Err((control, error.into())),
+        }
     };
     let ToWorker::Start {
         worker,
@@ -119,7 +135,9 @@ fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, W
     };
     let resources = StartDescriptors::new(descriptors, received)
         .map_err(WorkerError::from)
-        .and_then(|descriptors| Resources::new(&config, descriptors, &control, extensions));
+        .and_then(|descriptors| {
+            Resources::new(&config, (descriptors, directories), &control, extensions)
+        });
     match resources {
         Ok(resources) => Ok(compose((worker, of_listeners), config, control, resources)),
         Err(error) => Err((control, error)),
@@ -187,7 +205,7 @@ pub(super) struct Resources {
 impl Resources {
     pub(super) fn new(
         config: &Config,
-        descriptors: StartDescriptors,
+        (descriptors, directories): (StartDescriptors, GivenDirectories),
         control: &Control,
         extensions: Extensions,
     ) -> Result<Resources, WorkerError> {
@@ -229,8 +247,7 @@ impl Resources {
             "cannot prepare the handlers",
             Gateway::new(&routes, research),
         )?;
-        check_roots(config)?;
-        let roots = Roots::open(&confinement::roots(config)).map_err(io::Error::other);
+        let roots = directories.open_roots(config);
         let roots = Rc::new(setup("cannot open the document roots", roots)?);
         let pool = helper_pool(config, roots.clone(), &mut events)?;
         let lookup = lookup(config, roots, &pool, research);
@@ -251,16 +268,6 @@ impl Resources {
             tls: Tls::new(config, first_tls, acceptor),
         })
     }
-}
-
-/// The master has checked them, but a worker may be another user.
-fn check_roots(config: &Config) -> Result<(), WorkerError> {
-    let rights = Access::READ_OK | Access::EXEC_OK;
-    for root in config.hosts.iter().map(|host| &host.root) {
-        let what = format!("cannot read the document root {}", root.display());
-        setup(&what, access(root, rights).map_err(Into::into))?;
-    }
-    Ok(())
 }
 
 fn lookup(
@@ -396,11 +403,13 @@ pub(super) fn prepare(context: &mut LoopContext) -> Result<(), WorkerError> {
         "cannot give up capabilities",
         drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
     )?;
+    let (config, open) = (&context.config, context.pool.roots());
+    if context.sends_directories {
+        confinement::send_directories(config, open, &context.control)?;
+    }
     let Some(demand) = context.sandbox else {
         return Ok(());
     };
-    let (config, open) = (&context.config, context.pool.roots());
-    confinement::send_directories(config, open, &context.control)?;
     let rules = confinement::of_worker(config, open);
     let rules = setup("cannot duplicate the descriptors of the roots", rules)?;
     Ok(confine(&rules, demand)?)

@@ -167,7 +167,7 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         ready_file: arguments.ready_file.clone(),
         quiet: arguments.is_quiet,
     };
-    let read_config = || {
+    let read_config = move || {
         let checked = check(&arguments);
         checked.map(|checked| checked.config).map_err(|errors| {
             errors
@@ -180,7 +180,7 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     Ok(headway_server::run(
         config,
         options,
-        &read_config,
+        Arc::new(read_config),
         inherited,
     )?)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use headway_test_support::client::{Response, counter, exchange, get, receive, send};
 use headway_test_support::server::Server;
-use headway_test_support::tiny_client;
+use headway_test_support::{tiny_client, wait_until};
 use rustix::process::Signal;
 
 use crate::common;
@@ -28,11 +28,15 @@ fn add_files(lab: &Lab) {
 
 /// Serves a directory of this machine, and the files of the lab as the host `remote`.
 fn serve(lab: &Lab, local: &Path, send_timeout: &str) -> Server {
+    serve_remote(&mount_point(lab), local, send_timeout)
+}
+
+fn serve_remote(remote: &Path, local: &Path, send_timeout: &str) -> Server {
     let config = local.with_extension("toml");
-    let mount = mount_point(lab);
-    let text = format!("[[host]]\nnames = [\"remote\"]\nroot = {mount:?}\n");
+    let text = format!("[[host]]\nnames = [\"remote\"]\nroot = {remote:?}\n");
     std::fs::write(&config, text).expect("room");
-    let command = std::process::Command::new(common::headway());
+    let mut command = std::process::Command::new(common::headway());
+    command.env("HEADWAY_RELOAD_TIMEOUT_MS", "1000");
     let config = config.to_str().expect("plain");
     let arguments = [
         "--config",
@@ -120,6 +124,58 @@ fn cold_requests_get_503_and_other_file_systems_are_served_when_a_file_server_is
     server.signal(Signal::TERM);
     assert!(server.wait().success());
     order(&lab, &["disk", "--name", &lab.name, "model"]);
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
+fn reload_fails_in_time_and_a_dead_worker_is_replaced_when_a_file_server_is_gone() {
+    let test = "reload_fails_in_time_and_a_dead_worker_is_replaced_when_a_file_server_is_gone";
+    let Some(lab) = lab_with_files(test) else {
+        return;
+    };
+    add_files(&lab);
+    let folder = tempfile::tempdir().expect("room");
+    let local = folder.path().join("local");
+    std::fs::create_dir_all(local.join("directory")).expect("room");
+    let remote = mount_point(&lab).join("1");
+    let server = serve_remote(&remote, &local, "2s");
+    let master = |name: &str| server.status()["master"][name].clone();
+    assert_eq!(exchange(&server, request("GET", "/file")).status, 200);
+    order(&lab, &["disk", "--name", &lab.name, "stall", "120s"]);
+    wait_until("the kernel has forgotten the name", || {
+        let known = rustix::fs::openat2(
+            rustix::fs::CWD,
+            &remote,
+            rustix::fs::OFlags::PATH,
+            rustix::fs::Mode::empty(),
+            rustix::fs::ResolveFlags::CACHED,
+        );
+        known.is_err()
+    });
+    server.signal(Signal::HUP);
+    server.wait_for("the failure", |_| master("reload_failures") == 1);
+    let why = master("reload_error")
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(why.contains("a file system does not answer"), "{why}");
+    assert!(why.contains(&remote.display().to_string()), "{why}");
+    assert_eq!(get(&server, "/directory/").status, 200);
+    let [worker] = server.children("serve-worker")[..] else {
+        panic!("one worker");
+    };
+    headway_test_support::server::kill(worker);
+    server.wait_for("another worker", |server| {
+        !server.children("serve-worker").contains(&worker)
+    });
+    // Its helper reads a directory.
+    assert_eq!(get(&server, "/directory/").status, 200);
+    assert_unavailable(&exchange(&server, request("GET", "/file")));
+    order(&lab, &["disk", "--name", &lab.name, "model"]);
+    assert_eq!(exchange(&server, request("GET", "/file")).status, 200);
+    server.signal(Signal::HUP);
+    server.wait_for("the reload", |_| master("reloads") == 1);
+    assert_eq!(exchange(&server, request("GET", "/file")).status, 200);
 }
 
 /// Needs: root: makes a lab (FUSE)

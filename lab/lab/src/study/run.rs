@@ -14,11 +14,11 @@ use std::time::Instant;
 use headway_latency::Run;
 use headway_latency::format;
 use headway_latency::run::Verdict;
+use headway_load::knee::{Search, Step, is_behind, is_good};
 
 use super::build;
 use super::client::Stopped;
 use super::journal::Journal;
-use super::knee::{Search, Step, is_behind, is_good};
 use super::measure::Bench;
 use super::plan::{EnvironmentGroup, Plan, RateRequest, Session, rate};
 use super::shares;
@@ -205,7 +205,7 @@ impl StudyRun<'_> {
             return Ok(());
         };
         let mut search = match self.capacity(spec, &spec.server) {
-            Ok(capacity) => Search::new(capacity),
+            Ok(capacity) => Search::near(capacity),
             Err(why) => return self.failed(spec, None, &why),
         };
         let mut found = Record::of(spec.clone());

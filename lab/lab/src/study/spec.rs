@@ -379,7 +379,7 @@ impl Spec {
     pub fn length_s(&self) -> f64 {
         let once_s = self.seconds + self.warmup_s + self.cooldown_s();
         match self.point {
-            Point::Knee(_) => once_s * f64::from(super::knee::PROBES_USUAL),
+            Point::Knee(_) => once_s * f64::from(headway_load::knee::PROBES_USUAL),
             _ => once_s,
         }
     }

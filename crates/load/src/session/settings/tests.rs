@@ -27,6 +27,7 @@ pub(super) fn settings(demand: Demand) -> Settings {
         seed: 1,
         sources: Vec::new(),
         verify: false,
+        cookies: false,
         agent: None,
         label: None,
         cpus: Vec::new(),

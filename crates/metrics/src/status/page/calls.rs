@@ -6,22 +6,36 @@ use headway_base::format::{self, time_ns};
 use headway_base::html::escaped;
 use headway_debox::Report;
 
-use super::{Row, card};
+use super::{Column, Row, begin_table, card};
+
+const TITLE: &str = "Sleeps outside the event wait";
+const HELP: &str =
+    "A system call in which an event loop slept. Every client of the worker waited meanwhile.";
+
+const COLUMNS: [Column; 6] = [
+    Column::text("System call", "The call of the loop."),
+    Column::text("Resource", "For what it waited."),
+    Column::text("Kernel function", "Where in the kernel it slept."),
+    Column::number("Count", "Sleeps there."),
+    Column::number("Total", "Their time together."),
+    Column::number("Max", "The longest one."),
+];
 
 /// Each place where a loop slept.
 pub(super) fn sleeps(out: &mut String, trace: &Report) {
-    out.push_str("<section class=\"wide\" title=\"Each system call in which an event loop slept. Every client of the worker waited meanwhile.\"><h2>Sleeps outside the event wait</h2>");
     if trace.sleeps.is_empty() {
-        out.push_str("<p>None.</p></section>");
+        let _ = write!(
+            out,
+            "<section class=\"wide\" title=\"{HELP}\"><h2>{TITLE}</h2><p>None.</p></section>"
+        );
         return;
     }
-    out.push_str("<div class=\"scroll\"><table><tr><th>System call</th><th>Resource</th><th>Kernel function</th>");
-    out.push_str("<td>Count</td><td>Total</td><td>Max</td></tr>");
+    begin_table(out, (TITLE, HELP), &COLUMNS);
     for site in &trace.sleeps {
         let symbol = site.symbol.as_deref().unwrap_or("unknown");
         let _ = write!(
             out,
-            "<tr><th>{}</th><th>{}</th><th><code>{}</code></th><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr title=\"{HELP}\"><th>{}</th><th>{}</th><th><code>{}</code></th><td>{}</td><td>{}</td><td>{}</td></tr>",
             escaped(&site.call),
             site.label,
             escaped(symbol),

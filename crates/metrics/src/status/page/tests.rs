@@ -112,6 +112,38 @@ fn status_page_lists_upstreams_when_there_are_any() {
 }
 
 #[test]
+fn each_row_card_and_curve_of_the_status_page_has_a_help() {
+    let mut page = overview(TraceLevel::Stacks, vec![sleep()], 0);
+    let total = page.total.as_mut().unwrap();
+    total.counters.ready_events.record(3);
+    total
+        .counters
+        .http_requests
+        .record(200, crate::MethodLabel::Get);
+    page.workers = vec![total.clone()];
+    page.master.network = Some(NetworkDrops::default());
+    page.master.certificate_expiry_s = [("a".to_owned(), 7)].into_iter().collect();
+    let shown = render(&page, &History::default());
+    let rows = shown.split("<tr").skip(1);
+    let mut count = 0;
+    for row in rows {
+        let help = row
+            .strip_prefix(" title=\"")
+            .and_then(|rest| rest.split('"').next());
+        assert!(help.is_some_and(|help| help.len() > 10), "{row}");
+        count += 1;
+    }
+    assert!(count > 100, "{count}");
+    for drawing in shown
+        .split("<section")
+        .skip(1)
+        .filter(|one| one.contains("<svg"))
+    {
+        assert!(drawing.starts_with(" title=\""), "{drawing}");
+    }
+}
+
+#[test]
 fn status_page_shows_skew_between_several_workers() {
     let mut page = overview(TraceLevel::Stacks, vec![], 0);
     assert!(!render(&page, &History::default()).contains("Busiest worker"));

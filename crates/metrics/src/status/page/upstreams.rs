@@ -5,19 +5,29 @@ use std::fmt::Write;
 use headway_base::format;
 use headway_base::html::escaped;
 
-use super::duration_ms;
+use super::{Column, begin_table, duration_ms};
 use crate::Upstream;
+
+const HELP: &str = "An upstream, as all workers see it. One that fails is ejected for a while.";
+
+const COLUMNS: [Column; 6] = [
+    Column::text("Location", "The location whose requests it gets."),
+    Column::text("Upstream", "Its address."),
+    Column::number("Active requests", "Requests that it has not answered yet."),
+    Column::number("Idle connections", "Open connections for later requests."),
+    Column::number("Consecutive failures", "Failures since it last answered."),
+    Column::text(
+        "State",
+        "Whether it gets requests. On probation: it was ejected before.",
+    ),
+];
 
 /// The load and the state of each upstream.
 pub(super) fn table(out: &mut String, all: &[Upstream]) {
     if all.is_empty() {
         return;
     }
-    out.push_str(
-        "<section class=\"wide\" title=\"Each upstream, as all workers see it. One that fails is ejected for a while.\"><h2>Upstreams</h2><div class=\"scroll\"><table><tr><th>Location</th>",
-    );
-    out.push_str("<th>Upstream</th><td>Active requests</td><td>Idle connections</td>");
-    out.push_str("<td>Consecutive failures</td><th>State</th></tr>");
+    begin_table(out, ("Upstreams", HELP), &COLUMNS);
     for one in all {
         let state = match one.ejected {
             0 if one.ejections > 0 => "on probation".to_owned(),
@@ -31,7 +41,7 @@ pub(super) fn table(out: &mut String, all: &[Upstream]) {
         };
         let _ = write!(
             out,
-            "<tr><th>{}</th><th>{}</th><td>{}</td><td>{}</td><td>{}</td><th>{state}</th></tr>",
+            "<tr title=\"{HELP}\"><th>{}</th><th>{}</th><td>{}</td><td>{}</td><td>{}</td><th>{state}</th></tr>",
             escaped(&one.location),
             escaped(&one.address),
             format::count(one.requests_active),

@@ -5,24 +5,38 @@ use std::fmt::Write;
 use headway_base::format;
 use headway_base::html::escaped;
 
-use super::duration_ms;
+use super::{Column, begin_table, duration_ms};
 use crate::Overview;
+
+const HELP: &str = "A worker process. A replaced worker counts from its own start.";
+
+const COLUMNS: [Column; 9] = [
+    Column::text("Worker", "Its number, from 0."),
+    Column::number("PID", "Process ID."),
+    Column::number("Uptime", "Time since the process began."),
+    Column::number("Connections", "Open connections of clients."),
+    Column::number("Accepted", "Connections accepted."),
+    Column::number("Requests", "Requests received."),
+    Column::number("Helpers", "Its helper processes."),
+    Column::number(
+        "Blocked",
+        "Sleeps of its loop outside the event wait. The number to expect is 0.",
+    ),
+    Column::text(
+        "Events, residency",
+        "How it waits for events, and how it finds out whether pages are in memory.",
+    ),
+];
 
 /// One row per worker.
 pub(super) fn table(out: &mut String, overview: &Overview) {
-    out.push_str(
-        "<section class=\"wide\" title=\"The worker processes. A replaced worker counts from its own start.\"><h2>Workers</h2><div class=\"scroll\"><table><tr><th>Worker</th>",
-    );
-    out.push_str(
-        "<td>PID</td><td>Uptime</td><td>Connections</td><td>Accepted</td><td>Requests</td>",
-    );
-    out.push_str("<td>Helpers</td><td>Blocked</td><th>Events, residency</th></tr>");
+    begin_table(out, ("Workers", HELP), &COLUMNS);
     for worker in &overview.workers {
         let counters = &worker.counters;
         let _ = write!(
             out,
-            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-             <td>{}</td><th>{}, {}</th></tr>",
+            "<tr title=\"{HELP}\"><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{}</td><th>{}, {}</th></tr>",
             worker.worker,
             worker.pid,
             duration_ms(worker.uptime_ms),
@@ -38,7 +52,7 @@ pub(super) fn table(out: &mut String, overview: &Overview) {
     for number in &overview.unresponsive {
         let _ = write!(
             out,
-            "<tr><th>{number}</th><td colspan=\"8\">no answer in time</td></tr>"
+            "<tr title=\"{HELP}\"><th>{number}</th><td colspan=\"8\">no answer in time</td></tr>"
         );
     }
     out.push_str("</table></div>");

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use headway_latency::format;
 
 use super::View;
-use crate::study::knee::ANSWERED_MIN;
 use crate::study::resolve::{Measure, Study};
 use crate::study::spec::{Point, ServerChoice, Spec};
+use headway_load::knee::ANSWERED_MIN;
 
 impl View<'_, '_> {
     /// The author's, and what a reader has to know of how it was measured.

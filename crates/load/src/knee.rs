@@ -1,10 +1,9 @@
 //! The search for a knee: the highest rate of an open loop that a server answers in time.
 //!
-//! From a rate near the capacity of the closed loop the search doubles or halves until one rate is
-//! answered in time and a higher one is not, then divides what is between them. Each probe is a
-//! measurement of its own at a plain rate (`run` makes it), so a search that was interrupted finds
-//! its first probes done. What is refused here: any other shape than one threshold. A rate above a
-//! bad one is never tried.
+//! From a first rate the search doubles or halves until one rate is answered in time and a higher one is
+//! not, then divides what is between them. Each probe is a measurement of its own at a plain rate (the
+//! caller makes it), so a search that was interrupted finds its first probes done. What is refused here: any
+//! other shape than one threshold. A rate above a bad one is never tried.
 
 /// Where the search begins, of the capacity: near it, and rarely above the knee.
 const START_SHARE: f64 = 0.8;
@@ -12,27 +11,42 @@ const START_SHARE: f64 = 0.8;
 /// Two rates are near enough when the higher is this many times the lower.
 const NEAR: f64 = 1.05;
 
-/// Probes of a search at most: enough for a knee between an eighth and eight times of the start.
-pub(super) const PROBES_MAX: u32 = 10;
+/// Probes of a search near a capacity at most: enough for a knee between an eighth and eight times of the
+/// start.
+pub const PROBES_MAX: u32 = 10;
 
-/// Probes of most searches, for an estimate of the time.
-pub(super) const PROBES_USUAL: u32 = 7;
+/// Probes of most searches near a capacity, for an estimate of the time.
+pub const PROBES_USUAL: u32 = 7;
+
+/// Probes of a search without a capacity: enough for 100,000 times the start.
+pub const PROBES_FROM_MAX: u32 = 24;
 
 /// The share of the scheduled requests that is answered at a knee.
-pub(super) const ANSWERED_MIN: f64 = 0.97;
+pub const ANSWERED_MIN: f64 = 0.97;
 
 /// A search between a rate that is good and one that is not.
+///
+/// ```
+/// use headway_load::knee::{Search, Step};
+///
+/// let mut search = Search::from_rate(100.0);
+/// while let Step::Probe(rate_rps) = search.step() {
+///     search.take(rate_rps, rate_rps <= 4_980.0);
+/// }
+/// assert!(matches!(search.step(), Step::Found(knee) if (4_740.0..=4_980.0).contains(&knee)));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Search {
+pub struct Search {
     start: f64,
     good: Option<f64>,
     bad: Option<f64>,
     probes: u32,
+    probes_max: u32,
 }
 
 /// What a search does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Step {
+pub enum Step {
     /// This rate is to be tried.
     Probe(f64),
     /// The knee.
@@ -45,18 +59,27 @@ pub(super) enum Step {
 
 impl Search {
     /// A search that starts near a capacity.
-    pub fn new(capacity_rps: f64) -> Search {
+    pub fn near(capacity_rps: f64) -> Search {
         Search {
-            start: START_SHARE * capacity_rps,
+            probes_max: PROBES_MAX,
+            ..Search::from_rate(START_SHARE * capacity_rps)
+        }
+    }
+
+    /// A search that starts at this rate, wherever the knee may be.
+    pub fn from_rate(rate_rps: f64) -> Search {
+        Search {
+            start: rate_rps,
             good: None,
             bad: None,
             probes: 0,
+            probes_max: PROBES_FROM_MAX,
         }
     }
 
     /// What to do now.
     pub fn step(&self) -> Step {
-        let ended = self.probes >= PROBES_MAX;
+        let ended = self.probes >= self.probes_max;
         match (self.good, self.bad) {
             (Some(good), Some(bad)) if ended || bad <= NEAR * good => Step::Found(good),
             (Some(good), Some(bad)) => Step::Probe(rounded((good * bad).sqrt())),
@@ -87,8 +110,8 @@ fn rounded(rate_rps: f64) -> f64 {
     format!("{rounded:.6}").parse().unwrap_or(rounded)
 }
 
-/// Whether a rate was answered in time.
-pub(super) fn is_good(
+/// Whether a rate was answered in time: as many requests as chance lets expect, with a mean within the limit.
+pub fn is_good(
     answered_rps: f64,
     offered_rps: f64,
     seconds: f64,
@@ -101,7 +124,7 @@ pub(super) fn is_good(
 
 /// Whether a server was overrun: it answered less than 97 % of what was asked in an open loop, and
 /// the chance in the arrivals does not explain it.
-pub(super) fn is_behind(answered_rps: f64, offered_rps: f64, seconds: f64) -> bool {
+pub fn is_behind(answered_rps: f64, offered_rps: f64, seconds: f64) -> bool {
     let offered = offered_rps * seconds;
     answered_rps * seconds < ANSWERED_MIN * offered - 3.0 * offered.sqrt()
 }
@@ -125,7 +148,7 @@ mod tests {
         limit_ms: f64,
         server: impl Fn(f64) -> (f64, f64),
     ) -> (Step, Vec<f64>) {
-        let mut search = Search::new(capacity);
+        let mut search = Search::near(capacity);
         let mut tried = Vec::new();
         loop {
             match search.step() {
@@ -153,6 +176,22 @@ mod tests {
                 "capacity {share}: {rate} after {tried:?}"
             );
             assert!(tried.len() <= PROBES_MAX as usize, "{tried:?}");
+        }
+    }
+
+    #[test]
+    fn knee_is_found_from_any_first_rate_when_there_is_no_capacity() {
+        let server = queue(5_000.0);
+        for start in [0.1, 100.0, 90_000.0] {
+            let mut search = Search::from_rate(start);
+            while let Step::Probe(rate) = search.step() {
+                let (answered, mean_ms) = server(rate);
+                search.take(rate, is_good(answered, rate, 30.0, Some(mean_ms), 50.0));
+            }
+            let Step::Found(rate) = search.step() else {
+                panic!("{start}: {search:?}");
+            };
+            assert!(rate <= 4_980.0 && rate * NEAR >= 4_975.0, "{start}: {rate}");
         }
     }
 
