@@ -3,7 +3,6 @@
 use headway_config::keys::reference;
 use headway_config::settings::from_command_line;
 use headway_config::{AcceptBatch, Config, Settings};
-
 use std::path::Path;
 
 use super::mistakes_of_tables::MISTAKES_OF_TABLES;

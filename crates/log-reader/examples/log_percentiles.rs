@@ -1,4 +1,4 @@
-//! Percentiles of an access log: `cargo run --release --example percentiles -- access.log`
+//! Percentiles of an access log: `cargo run --release --example log_percentiles -- access.log`
 
 use std::path::Path;
 
