@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(client_bound(&[run(1.9)], &Limit::default()), None);
         let found = client_bound(&[run(2.0)], &Limit::default()).expect("a tenth of the time");
         assert_eq!(found.waited_share, 0.1);
-        assert!(limit_text(&found).starts_with("waited for a CPU 10 %"));
+        assert!(limit_text(&found, false).starts_with("waited for a CPU 10 %"));
     }
 
     #[test]
