@@ -181,7 +181,6 @@ struct unix_sock {
     struct unix_address *addr;
 } KERNEL_TYPE;
 
-
 struct tcp_sock {
     u32 rcv_nxt;
     u32 copied_seq;

@@ -431,8 +431,8 @@ INLINE void accepted(u64 task, u64 descriptor) {
 }
 
 /*
- * A process of the server closes a Unix socket, which no other tracepoint tells. A child may close the copy that
- * it was given by fork, so it has to be the process which used the connection.
+ * A process of the server closes a Unix socket, which no other tracepoint tells. A child may close the copy
+ * that it was given by fork, so it has to be the process which used the connection.
  */
 SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     if (context[1] != close_number) return 0;

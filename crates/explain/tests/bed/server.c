@@ -5,8 +5,8 @@
  *   server prefork   one process for each connection at a time, of one process
  *   server threads   the loop reads, another thread answers
  *
- * A second argument is the backlog, or the path of a Unix socket to listen on instead of a TCP port. It prints
- * its port. A request is a line, `VERB ARGUMENT`, and the answer is a line:
+ * A second argument is the backlog, or the path of a Unix socket to listen on instead of a TCP port. It
+ * prints its port. A request is a line, `VERB ARGUMENT`, and the answer is a line:
  *
  *   hot X       at once
  *   open PATH   after opening a file and reading its first byte
