@@ -86,6 +86,7 @@ fn preset_serves_with_a_status_page_when_the_lab_starts_it() {
     assert_eq!(left.len(), 1, "only the root is left: {left:?}");
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn accept_limit_is_an_error_for_a_server_that_it_cannot_see() {
     let folder = folder();

@@ -513,7 +513,6 @@ fn only_what_is_sent_from_mappings_can_be_closed_when_it_is_mapped() {
     assert!(!closes(
         "research.preset = 'flash'\nresearch.close-mapped = false"
     ));
-    assert!(!closes("research.preset = 'flash-sendfile'"));
     assert!(closes(
         "research.preset = 'fd-pass'\nresearch.close-mapped = true"
     ));

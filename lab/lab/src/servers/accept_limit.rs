@@ -197,6 +197,7 @@ mod tests {
         assert_eq!(is_static(Path::new("/etc/passwd")), None);
     }
 
+    /// Needs: io_uring, which a kernel or a container may forbid
     #[test]
     fn reason_names_io_uring_when_a_process_has_one() {
         let Ok(_ring) = headway_os::ring::PollRing::new(8, 16) else {
