@@ -1,8 +1,8 @@
 //! The configuration is read in a thread: a file system that it names may not answer, and the master goes on
 //! meanwhile.
 //!
-//! A thread that waits for a dead file system is left alone. It ends with the process, or when that file system
-//! answers, and then finds nobody who wants its result.
+//! A thread that waits for a dead file system is not waited for. It ends with the process, or when that file system
+//! answers, and then its result is dropped.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
