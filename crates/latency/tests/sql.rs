@@ -70,8 +70,8 @@ fn expected(rows: &[Row]) -> Value {
     })
 }
 
-/// Requests of nine sizes in four classes; of many sizes; some without a latency; and most of them without one, so that there
-/// are no percentiles.
+/// Requests of nine sizes in four classes; of many sizes; some without a latency; and one that found no
+/// connection, so that there are no percentiles.
 fn cases() -> [Vec<Row>; 5] {
     let plain = rows(10_000);
     let mut sized = rows(3_000);

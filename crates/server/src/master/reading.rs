@@ -2,7 +2,7 @@
 //! meanwhile.
 //!
 //! A thread that waits for a dead file system is not waited for. It ends with the process, or when that file system
-//! answers. Then its result is dropped.
+//! answers, and then its result is dropped.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
