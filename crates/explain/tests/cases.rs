@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headway_debox_bpf::RequestLimits;
 use headway_explain::{Collector, Report, Server, Target, Upstreams};
@@ -28,6 +28,7 @@ fn observe(test: &str, server: &Running, clients: impl FnOnce() + Send) -> Optio
             return None;
         }
     };
+    let begun = Instant::now();
     let (mut collector, mut upstreams) = (Collector::default(), Upstreams::default());
     std::thread::scope(|scope| {
         let clients = scope.spawn(clients);
@@ -46,6 +47,7 @@ fn observe(test: &str, server: &Running, clients: impl FnOnce() + Send) -> Optio
     collector.sweep(&open, monotonic_ns(), true, &mut observer);
     let mut report = Report::of(&collector);
     report.server = target.name;
+    report.duration_s = begun.elapsed().as_secs_f64();
     report.pids = observer.processes();
     report.ports = observer.ports();
     report.upstreams = upstreams.found();
