@@ -38,6 +38,10 @@ pub struct LogLine<'a> {
     /// Time from the first byte of the request to the last byte passed to the kernel, in
     /// microseconds.
     pub duration_us: u64,
+    /// The address of the upstream that answered it, or was tried last.
+    pub upstream: Option<&'a str>,
+    /// The time in each stage of its way.
+    pub stages: LogStages,
     /// The TLS of the connection.
     pub tls: Option<LogTls<'a>>,
     /// The trace that it belongs to.
@@ -46,6 +50,19 @@ pub struct LogLine<'a> {
     pub request_id: Option<&'a [u8]>,
     /// Why the request was rejected as malformed.
     pub reason: Option<&'a str>,
+}
+
+/// Microseconds in each stage; `None` of a stage in which the request has not been.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogStages {
+    /// It waited for a slot of its location.
+    pub queue_us: Option<u64>,
+    /// Its file was looked up, or its body came.
+    pub lookup_us: Option<u64>,
+    /// An upstream or a program had it, until the header of their response.
+    pub upstream_us: Option<u64>,
+    /// The response was sent.
+    pub send_us: Option<u64>,
 }
 
 /// The TLS of a connection.
@@ -104,11 +121,12 @@ impl LogLine<'_> {
             LogField::Version => escape(non_empty(self.version.as_bytes()), out),
             LogField::Status => put(out, format_args!("{}", self.status)),
             LogField::Bytes => put(out, format_args!("{}", self.bytes)),
-            LogField::Duration => {
-                let (seconds, micros) =
-                    (self.duration_us / 1_000_000, self.duration_us % 1_000_000);
-                put(out, format_args!("{seconds}.{micros:06}"));
-            }
+            LogField::Duration => seconds(Some(self.duration_us), out),
+            LogField::Upstream => escape(self.upstream.unwrap_or("-").as_bytes(), out),
+            LogField::QueueDuration => seconds(self.stages.queue_us, out),
+            LogField::LookupDuration => seconds(self.stages.lookup_us, out),
+            LogField::UpstreamDuration => seconds(self.stages.upstream_us, out),
+            LogField::SendDuration => seconds(self.stages.send_us, out),
             LogField::Referer => escape(self.referer.unwrap_or(b"-"), out),
             LogField::UserAgent => escape(self.user_agent.unwrap_or(b"-"), out),
             LogField::TlsVersion => self.tls_field(|tls| Some(tls.version.as_bytes()), out),
@@ -193,6 +211,17 @@ impl LogLine<'_> {
             format_args!(",\"status\":{},\"bytes\":{}", self.status, self.bytes),
         );
         put(out, format_args!(",\"duration_us\":{}", self.duration_us));
+        for (name, us) in [
+            ("queue_us", self.stages.queue_us),
+            ("lookup_us", self.stages.lookup_us),
+            ("upstream_us", self.stages.upstream_us),
+            ("send_us", self.stages.send_us),
+        ] {
+            if let Some(us) = us {
+                put(out, format_args!(",\"{name}\":{us}"));
+            }
+        }
+        json_string(out, "upstream", self.upstream.map(str::as_bytes));
         json_string(out, "referer", self.referer);
         json_string(out, "user_agent", self.user_agent);
         if let Some(tls) = self.tls {
@@ -205,6 +234,17 @@ impl LogLine<'_> {
         json_string(out, "request_id", self.request_id);
         json_string(out, "reason", self.reason.map(str::as_bytes));
         out.push(b'}');
+    }
+}
+
+/// With six decimals, as `duration` has; `-` without a value.
+fn seconds(us: Option<u64>, out: &mut Vec<u8>) {
+    match us {
+        Some(us) => put(
+            out,
+            format_args!("{}.{:06}", us / 1_000_000, us % 1_000_000),
+        ),
+        None => out.push(b'-'),
     }
 }
 
@@ -286,6 +326,12 @@ pub(super) mod tests {
             referer: Some(b"http://example.com/"),
             user_agent: Some(b"Mozilla/5.0"),
             duration_us: 120,
+            upstream: Some("127.0.0.1:9000"),
+            stages: LogStages {
+                lookup_us: Some(20),
+                upstream_us: Some(1_000_080),
+                ..LogStages::default()
+            },
             tls: None,
             trace_id: None,
             request_id: None,
@@ -312,7 +358,8 @@ pub(super) mod tests {
         let expected = "client=192.0.2.7|client-port=40000|time=2000-10-10T20:55:36.042Z|\
              time-common=[10/Oct/2000:20:55:36 +0000]|host=example.com:8080|\
              request=GET /a.html?x=1 HTTP/1.1|method=GET|version=HTTP/1.1|status=200|bytes=2326|\
-             duration=0.000120|referer=http://example.com/|user-agent=Mozilla/5.0|tls-version=-|\
+             duration=0.000120|upstream=127.0.0.1:9000|queue-duration=-|lookup-duration=0.000020|\
+             upstream-duration=1.000080|send-duration=-|referer=http://example.com/|user-agent=Mozilla/5.0|tls-version=-|\
              tls-cipher=-|tls-server-name=-|tls-client=-|trace-id=-|request-id=-|reason=-\n";
         assert_eq!(shown, expected);
         let known_to_a_proxy = LogLine {

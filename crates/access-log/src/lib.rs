@@ -15,5 +15,5 @@ pub mod format;
 pub mod process;
 pub mod queue;
 
-pub use format::{LogLine, LogTls};
+pub use format::{LogLine, LogStages, LogTls};
 pub use queue::{Flushed, LogQueue, PACKET_BYTES_MAX};

@@ -38,13 +38,14 @@ pub enum Flushed {
 /// Lines on their way from a worker to the log process.
 ///
 /// ```
-/// use headway_access_log::{LogLine, LogQueue};
+/// use headway_access_log::{LogLine, LogQueue, LogStages};
 /// use headway_config::LogFormat;
 /// let mut queue = LogQueue::new(LogFormat::Common);
 /// let line = LogLine {
 ///     client: "192.0.2.1:4000".parse().unwrap(), time_ms: 971_186_136_000, host: None,
 ///     method: b"GET", target: b"/", version: "HTTP/1.1", status: 200, bytes: 5,
-///     referer: None, user_agent: None, duration_us: 80, tls: None, trace_id: None, request_id: None, reason: None,
+///     referer: None, user_agent: None, duration_us: 80, upstream: None,
+///     stages: LogStages::default(), tls: None, trace_id: None, request_id: None, reason: None,
 /// };
 /// queue.push(&line, 0);
 /// assert!(!queue.due(100), "a batch may still grow");

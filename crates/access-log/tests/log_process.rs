@@ -1,7 +1,7 @@
 //! The log process writes what workers send, survives a full disk, and ends with the master.
 
 use headway_access_log::process::{LogError, log_main};
-use headway_access_log::{Flushed, LogLine, LogQueue};
+use headway_access_log::{Flushed, LogLine, LogQueue, LogStages};
 use headway_config::{LogConfig, LogFormat};
 use headway_control::{Control, FromLog, Received, ToLog};
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,6 +59,8 @@ fn line(target: &str) -> LogLine<'_> {
         referer: None,
         user_agent: None,
         duration_us: 1,
+        upstream: None,
+        stages: LogStages::default(),
         tls: None,
         trace_id: None,
         request_id: None,

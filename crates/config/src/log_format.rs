@@ -75,6 +75,11 @@ fields! {
     "status" Status false "The status of the response.";
     "bytes" Bytes false "Bytes of the body that were sent.";
     "duration" Duration false "Seconds from the first byte of the request to the last byte of the response, as in `0.000120`.";
+    "upstream" Upstream false "The address of the upstream that answered, or was tried last.";
+    "queue-duration" QueueDuration false "Seconds until its location had a slot for it; `-` if it had one at once.";
+    "lookup-duration" LookupDuration false "Seconds until its file was found and read, or its handler had its body.";
+    "upstream-duration" UpstreamDuration false "Seconds until the header of an upstream's or a program's response.";
+    "send-duration" SendDuration false "Seconds from the header of the response to its last byte.";
     "referer" Referer true "The Referer header.";
     "user-agent" UserAgent true "The User-Agent header.";
     "tls-version" TlsVersion false "`TLSv1.3` or `TLSv1.2`; `-` without TLS.";

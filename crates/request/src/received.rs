@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use headway_files::RootId;
+use headway_gateway::upstream::Address;
 use headway_gateway::{FieldList, TraceContext};
 use headway_http::{Head, OwnedHead};
 use headway_metrics::{HandlerLabel, MethodLabel};
@@ -40,6 +41,8 @@ pub struct Request {
     pub started_us: u64,
     /// What answers it, for the metrics.
     pub handler: HandlerLabel,
+    /// The upstream that answers it, or was tried last; for the log.
+    pub upstream: Option<Address>,
     /// Its trace and its ID, with `trace-context`.
     pub trace: Option<TraceContext>,
     /// Whether the body has been read.
@@ -76,7 +79,7 @@ impl Request {
         self.virtual_host = host;
         (self.handler, self.redirects) = (HandlerLabel::None, 0);
         (self.first_line, self.reject_reason) = (Box::default(), None);
-        (self.other_path, self.trace) = (None, None);
+        (self.other_path, self.trace, self.upstream) = (None, None, None);
         (self.body_read, self.had_helper, self.was_stale) = (false, false, false);
         self.awaited_root.set(None);
         self.helper_requests = (0, 0);
@@ -105,6 +108,7 @@ impl Request {
             virtual_host: RootId(0),
             started_us: 0,
             handler: HandlerLabel::None,
+            upstream: None,
             trace: None,
             body_read: false,
             body: Vec::new(),

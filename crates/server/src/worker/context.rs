@@ -397,18 +397,18 @@ impl LoopContext {
         let duration_us = now_us.saturating_sub(request.started_us);
         let of_stream = connection.stream.as_ref().and_then(|of| of.stream.status());
         let status = of_stream.unwrap_or(connection.outgoing.status);
+        let mut stages = connection.stages;
+        stages.end(now_us);
         // As in the number of requests by status, one without a byte of a response does not count.
         if connection.outgoing.sent_bytes > 0 {
             let (host, handler) = (request.virtual_host.0, request.handler);
             let durations = &mut self.counters.request_durations;
             durations.record(host, handler, status, duration_us);
-            let mut stages = connection.stages;
-            stages.end(now_us);
             self.counters.request_stages.record(&stages);
             self.write_span((connection, &stages), request, (status, duration_us));
         }
         self.report_end(connection, request, (status, duration_us));
-        self.write_log(connection, request, status, duration_us);
+        self.write_log(connection, request, (status, duration_us), &stages);
     }
 
     /// Blocks the loop at one of many requests if `stall-every` asks for it, as a slow call does

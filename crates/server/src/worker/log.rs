@@ -3,10 +3,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_access_log::{LogLine, LogQueue, LogTls};
+use headway_access_log::{LogLine, LogQueue, LogStages, LogTls};
 use headway_config::{Host, LogConfig};
 use headway_connection::Connection;
 use headway_metrics::calls::Call;
+use headway_metrics::{RequestStage, StageClock};
 use headway_request::Request;
 
 use super::context::LoopContext;
@@ -59,10 +60,12 @@ impl LoopContext {
         &mut self,
         connection: &Connection,
         request: &Request,
-        status: u16,
-        duration_us: u64,
+        (status, duration_us): (u16, u64),
+        stages: &StageClock,
     ) {
         let Some(log) = &mut self.log else { return };
+        let upstream = request.upstream.as_ref().map(ToString::to_string);
+        let spent = |stage| stages.spent_us(stage);
         let head = request.is_parsed().then(|| request.head.head());
         let head = head.as_ref();
         let outgoing = &connection.outgoing;
@@ -81,6 +84,13 @@ impl LoopContext {
             referer: head.and_then(|head| head.referer),
             user_agent: head.and_then(|head| head.user_agent),
             duration_us,
+            upstream: upstream.as_deref(),
+            stages: LogStages {
+                queue_us: spent(RequestStage::Queue),
+                lookup_us: spent(RequestStage::Lookup),
+                upstream_us: spent(RequestStage::Upstream),
+                send_us: spent(RequestStage::Send),
+            },
             tls: connection.tls_summary.as_deref().map(|tls| LogTls {
                 version: tls.version(),
                 cipher: tls.cipher_suite(),

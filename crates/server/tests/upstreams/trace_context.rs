@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::time::Duration;
 
 use super::faults::{FakeUpstream, read_head};
 use crate::http2::client::Client;
 use crate::site::*;
 
+/// How long the upstream of a test takes, at least.
+const UPSTREAM_TAKES: Duration = Duration::from_millis(30);
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// A server with a program and an upstream that answer with the IDs that they get, and its log.
@@ -94,4 +97,44 @@ fn fields_of_the_client_pass_as_they_are_without_trace_context() {
     }
     server.stop();
     assert_eq!(fs::read_to_string(site.path("log")).unwrap(), "- -\n- -\n");
+}
+
+#[test]
+fn json_log_has_the_upstream_and_the_time_in_each_stage() {
+    let site = Site::new();
+    let upstream = FakeUpstream::new(|mut stream| {
+        while read_head(&mut stream).is_some() {
+            std::thread::sleep(UPSTREAM_TAKES);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let server = site.serve_configured(&format!(
+        "log = {:?}\nlog-format = \"json\"\n[[location]]\nprefix = \"/app/\"\nproxy = {:?}\n",
+        site.path("log"),
+        upstream.address
+    ));
+    assert_eq!(server.get("/app/x").0, 200);
+    assert_eq!(server.get("/file.txt").0, 200);
+    server.stop();
+    let text = fs::read_to_string(site.path("log")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let [proxied, file]: [serde_json::Value; 2] = lines.collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(proxied["upstream"], upstream.address.to_string());
+    let upstream_us = proxied["upstream_us"].as_u64().unwrap();
+    assert!(upstream_us >= UPSTREAM_TAKES.as_micros() as u64, "{text}");
+    let stages = ["queue_us", "lookup_us", "upstream_us", "send_us"];
+    let of = |line: &serde_json::Value| stages.map(|stage| line[stage].as_u64());
+    let sum = |line| of(line).into_iter().flatten().sum::<u64>();
+    // The lookup begins when the header is whole, the duration with its first byte.
+    assert!(
+        sum(&proxied) <= proxied["duration_us"].as_u64().unwrap(),
+        "{text}"
+    );
+    let [queued, looked_up, in_upstream, sent] = of(&file).map(|us| us.is_some());
+    assert_eq!(
+        (queued, looked_up, in_upstream, sent),
+        (false, true, false, true),
+        "{text}"
+    );
+    assert_eq!(file["upstream"], serde_json::Value::Null);
 }

@@ -72,6 +72,7 @@ impl Gateway {
                 }
                 Err(Unavailable::Exhausted) => return Break(ExchangeEnd::Fail(status)),
             };
+            exchange.request.upstream = pool.address(&lease).cloned();
             match self.connect_upstream(context, connection, exchange, &route, upstreams, &lease) {
                 Ok(connected) => {
                     context.counters.upstream_retries += u64::from(exchange.tried.count() > 1);
