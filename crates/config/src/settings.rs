@@ -366,10 +366,10 @@ table! {
         /// Log format: common, combined, json, or a template.
         ///
         /// A template has fields in braces: client, client-port, time, time-common, host, request,
-        /// method, target, version, status, bytes, duration (seconds), its parts queue-duration,
-        /// lookup-duration, upstream-duration and send-duration, upstream (its address), referer,
-        /// user-agent, reason, tls-version, tls-cipher, tls-server-name, tls-client, and with
-        /// trace-context: trace-id, request-id.
+        /// method, target, version, status, bytes, referer, user-agent, reason, and with
+        /// trace-context: trace-id, request-id. In seconds: duration, and its parts
+        /// queue-duration, lookup-duration, upstream-duration, send-duration. upstream is an
+        /// address. With TLS: tls-version, tls-cipher, tls-server-name, tls-client.
         /// `{{` is a brace.
         log_format: LogFormat, Logs, "combined", "\"json\"";
         /// Least serious messages to write to standard error: error, warn, info or debug.
