@@ -79,7 +79,7 @@ struct Points {
     /// Capacity in requests per second [default: measured]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     capacity: Option<Rate>,
-    /// Look for the capacity in open loops: the highest rate answered with a mean within TIME
+    /// Search the capacity in open loops: answered with a mean within TIME
     ///
     /// It is the knee of the server: 97 % of the requests of that rate are answered. No closed loop is needed. The
     /// search begins at --start-rate, doubles the rate, and then divides until the knee is known to 5 %.
@@ -106,7 +106,12 @@ struct Points {
     #[arg(long, value_enum, hide_short_help = true)]
     arrivals: Option<Spacing>,
     /// Time at the start of each point to leave out [default: 1s]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
     warmup: Option<Time>,
     /// Time to measure each point, after its warm-up [default: 10s]
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
