@@ -283,5 +283,6 @@ fn parts_of_requests_add_up_to_what_the_load_generator_measured() {
     let share: f64 = (causes.iter().filter(blocked))
         .filter_map(|cause| cause["share"]["all"].as_f64())
         .sum();
-    assert!(share > 0.95, "{seen:#}");
+    // On a busy machine, threads also wait for a CPU.
+    assert!(share > 0.8, "{seen:#}");
 }

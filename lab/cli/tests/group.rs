@@ -122,8 +122,8 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
     let server = Server::start(program, root.path(), &["--workers", "1"]);
     let (status, _, body) = server::get(&server.address, "/a");
     assert_eq!((status, body.as_str()), (200, "hello"));
-    // A worker takes its memory before it serves.
+    // A worker takes memory as it needs it.
     let used = limited.used_bytes();
-    assert!((136 << 20..LIMIT_BYTES).contains(&used), "{used}");
+    assert!((1 << 20..64 << 20).contains(&used), "{used}");
     server.stop();
 }

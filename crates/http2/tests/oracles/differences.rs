@@ -142,7 +142,9 @@ fn common(difference: &Difference) -> Option<&'static str> {
     } = difference;
     let (stream, kind) = (header.stream, header.kind);
     let has_two_errors = match kind {
-        frame::SETTINGS | frame::PING | frame::GOAWAY => stream != 0,
+        // Several settings may have an error each.
+        frame::SETTINGS => stream != 0 || *length > 6,
+        frame::PING | frame::GOAWAY => stream != 0,
         frame::PRIORITY => stream == 0 && *length != 5,
         frame::RST_STREAM => *length != 4,
         frame::DATA => header.has(frame::PADDED),
