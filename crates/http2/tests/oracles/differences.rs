@@ -177,6 +177,13 @@ fn nghttp2(difference: &Difference) -> Option<&'static str> {
         (None, Some(5)) if is_quiet && difference.reset.contains(&stream) => {
             Some("a frame on a stream that we have reset is ignored (RFC 9113, 5.1)")
         }
+        (None, None)
+            if kind == frame::SETTINGS
+                && own.resets.is_empty()
+                && other.resets.keys().all(|one| difference.reset.contains(one)) =>
+        {
+            Some("a stream that we have reset is not reset again")
+        }
         (None, Some(1)) if is_quiet && kind == frame::SETTINGS && header.has(frame::ACK) => {
             Some("an answer to no SETTINGS is ignored")
         }
