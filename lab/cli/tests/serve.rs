@@ -11,7 +11,7 @@ const USAGE_ERRORS: &[(&[&str], &str)] = &[
     (&["--send", "mmap"], "copy, sendfile"),
     (
         &["--send-method", "splice"],
-        "sendfile-resident, sendfile-recent, mmap",
+        "sendfile-resident, sendfile-plain, sendfile-recent, sendfile-mapped, mmap",
     ),
     (
         &["--thundering-herd"],
