@@ -172,6 +172,7 @@ fn nghttp2(difference: &Difference) -> Option<&'static str> {
     let is_quiet = **own == Outcome::default();
     let code = own.resets.values().next().copied();
     let is_utf8 = |headers: &Headers| std::str::from_utf8(&headers[1].1).is_ok();
+    let has_user = |headers: &Headers| headers[1].1.contains(&b'@');
     let has_own_scheme = |target: &[u8]| !target.starts_with(b"http");
     common(difference).or(match (own.goaway, other.goaway) {
         (None, Some(5)) if is_quiet && difference.reset.contains(&stream) => {
@@ -200,6 +201,9 @@ fn nghttp2(difference: &Difference) -> Option<&'static str> {
         }
         (Some(1 | 6), None) if kind == frame::DATA && header.has(frame::PADDED) => {
             Some("nghttp2 allows one byte of padding too much, and more on a closed stream (RFC 9113, 6.1)")
+        }
+        (None, None) if code == Some(1) && other.requests.iter().any(|one| has_user(&one.1)) => {
+            Some("an authority has no user (RFC 9113, 8.3.1)")
         }
         (None, None) if code == Some(1) && other.requests.iter().any(|one| !is_utf8(&one.1)) => {
             Some("a path is UTF-8")
