@@ -68,7 +68,7 @@ pub struct Tasks<'t> {
     /// Does custom_jobs.
     pub custom_job: &'t CustomTask,
     /// The process can open only what is beneath directories with these devices and inodes
-    /// (`headway-sandbox`). It ends if it gets another root. Its replacement can open what is beneath that one.
+    /// (`headway-sandbox`). It ends if it has to open what is beneath another root. Its replacement can.
     pub confined_to: Option<&'t [(u64, u64)]>,
 }
 
@@ -111,6 +111,7 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
         tasks,
         roots,
         roots_expected: None,
+        closed: closed::ClosedRoots::default(),
         to_close: Vec::new(),
         scratch,
         contents: Vec::new(),
@@ -147,6 +148,7 @@ struct Helper<'t> {
     roots: Roots,
     /// Number of roots that Hello announced.
     roots_expected: Option<u32>,
+    closed: closed::ClosedRoots,
     /// Files to be closed when released.
     to_close: Vec<OwnedFd>,
     scratch: Vec<u8>,
@@ -267,7 +269,8 @@ impl Helper<'_> {
         {
             return Err(invalid("roots out of order"));
         }
-        closed::check(self.tasks.confined_to, &opened)?;
+        let confined_to = self.tasks.confined_to;
+        self.closed.put(confined_to, root, &opened)?;
         self.roots.put(root, opened);
         Ok(())
     }
@@ -284,6 +287,7 @@ impl Helper<'_> {
     }
 
     fn resolve(&mut self, job: u64, root: RootId, want: OpenMode, path: &[u8]) -> io::Result<()> {
+        self.closed.check(root)?;
         let answer = match want.absent_siblings() {
             AbsentSiblings::Probe => resolve_blocking(&self.roots, root, path),
             AbsentSiblings::AssumeAbsent => open::resolve_alone(&self.roots, root, path),
@@ -334,6 +338,7 @@ impl Helper<'_> {
         path: &[u8],
         known: Option<OwnedFd>,
     ) -> io::Result<()> {
+        self.closed.check(root)?;
         let page = match read_directory(&self.roots, root, path) {
             Ok(directory) => (self.tasks.render)(&directory),
             Err(failure) => {

@@ -1,9 +1,11 @@
 //! Roots whose files are closed to a helper, because it is confined to other directories.
 //!
 //! The rules are about the directories themselves and not about their paths. So a helper cannot open what is
-//! beneath a directory which has taken the path of a root after its start.
+//! beneath a directory which took the path of a root after its start, or lost it long before: its worker was
+//! stopped meanwhile, or has not noticed the switch. The helper still does what has nothing to do with that root.
+//! To look where the path leads now is a part of that.
 
-use crate::root::Root;
+use crate::root::{Root, RootId};
 use headway_os::open::status;
 use std::io;
 use std::time::Duration;
@@ -11,17 +13,36 @@ use std::time::Duration;
 /// Pause before a helper ends: its replacement may not know the root either, where it is switched meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Fails for a root which is closed to this helper, so that it ends. Its replacement can open the root. The
-/// status comes from memory, since the file system may not answer.
-pub(super) fn check(confined_to: Option<&[(u64, u64)]>, root: &Root) -> io::Result<()> {
-    let Some(known) = confined_to else {
-        return Ok(());
-    };
-    let status = status(root)?;
-    if known.contains(&(status.device, status.inode)) {
-        return Ok(());
+/// The roots that are closed.
+#[derive(Default)]
+pub(super) struct ClosedRoots(Vec<RootId>);
+
+impl ClosedRoots {
+    /// Takes note of a root's directory. Its status comes from memory, since the file system may not answer.
+    pub(super) fn put(
+        &mut self,
+        confined_to: Option<&[(u64, u64)]>,
+        root: RootId,
+        opened: &Root,
+    ) -> io::Result<()> {
+        let Some(known) = confined_to else {
+            return Ok(());
+        };
+        let status = status(opened)?;
+        self.0.retain(|closed| *closed != root);
+        if !known.contains(&(status.device, status.inode)) {
+            self.0.push(root);
+        }
+        Ok(())
     }
-    std::thread::sleep(PAUSE);
-    let why = "another directory has taken the path of a root";
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+
+    /// Fails for a root which is closed, so that the helper ends. Its replacement can open the root.
+    pub(super) fn check(&self, root: RootId) -> io::Result<()> {
+        if !self.0.contains(&root) {
+            return Ok(());
+        }
+        std::thread::sleep(PAUSE);
+        let why = "another directory has taken the path of a root";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
 }
