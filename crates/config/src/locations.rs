@@ -95,7 +95,7 @@ pub struct Location {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathMatch {
-    /// Paths below this one. The longest prefix wins, also over any suffix.
+    /// This path and those below it. The longest prefix wins, also over any suffix.
     Prefix(String),
     /// Paths with a component that ends so.
     Suffix(String),

@@ -57,6 +57,7 @@ table! {
         ///
         /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine
         /// only). `[::]:8080` is all IPv6 addresses, without IPv4. For both, list both.
+        /// `localhost:8080` is 127.0.0.1:8080; no other name is resolved.
         /// `unix:/run/headway.sock` is a Unix socket.
         listen: OneOrMany<Endpoint>, Serving, "127.0.0.1:8080", "[\":80\", \"[::]:80\"]";
         /// Permissions of Unix sockets in listen. Clients need to be able to write.

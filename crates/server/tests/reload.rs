@@ -177,6 +177,10 @@ fn server_goes_on_as_before_when_the_new_configuration_is_wrong() {
         ),
         (format!("log = {nowhere:?}\n"), "access log"),
         (
+            "user = \"no-such-user\"\n".to_owned(),
+            "user: there is no user \"no-such-user\"",
+        ),
+        (
             "listeners = \"shared\"\n".to_owned(),
             "listeners: a change needs a restart",
         ),
@@ -190,13 +194,13 @@ fn server_goes_on_as_before_when_the_new_configuration_is_wrong() {
     reloaded.server.signal(Signal::HUP);
     reloaded
         .server
-        .wait_for("the refusal", |_| reloaded.master("reload_failures") == 6);
+        .wait_for("the refusal", |_| reloaded.master("reload_failures") == 7);
     // And a good one is in use afterwards.
     reloaded.reload(&versioned(2));
     reloaded.wait_for_version(2);
     assert!(reloaded.server.status()["master"]["reload_error"].is_null());
     let printed = reloaded.server.stop();
-    assert_eq!(printed.matches("reload failed").count(), 6, "{printed}");
+    assert_eq!(printed.matches("reload failed").count(), 7, "{printed}");
 }
 
 /// Needs: root, to be another user

@@ -11,6 +11,7 @@ use headway_test_support::skip;
 use rustix::process::Signal;
 
 use crate::site::*;
+use crate::spans::Collector;
 use crate::tls::tools::Certified;
 
 mod ends;
@@ -20,7 +21,7 @@ mod escapes;
 mod inject;
 
 /// All kinds.
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "serve-worker",
     "serve-helper",
     "serve-log",
@@ -28,6 +29,7 @@ const KINDS: [&str; 7] = [
     "serve-spawner",
     "serve-handshakes",
     "serve-acme",
+    "serve-spans",
 ];
 
 /// A site whose server has a process of each of [`KINDS`].
@@ -38,6 +40,7 @@ struct Confined {
     upstream: TcpListener,
     /// An authority which answers nothing, so the ACME process waits for it.
     _authority: TcpListener,
+    collector: Collector,
 }
 
 impl Confined {
@@ -51,10 +54,12 @@ impl Confined {
         site.program("hello", "printf 'Content-Type: text/plain\\n\\nhello'");
         let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
         let authority = TcpListener::bind("127.0.0.1:0").unwrap();
+        let collector = Collector::start(200);
         let text = format!(
             "sandbox = {sandbox:?}\nuser = \"root\"\nlog = {:?}\ntemp-directory = {:?}\npin-max = \"1MiB\"\n\
              tls-listen = \"127.0.0.1:0\"\ntls-certificate = {:?}\ntls-key = {:?}\n\
              state-directory = {:?}\nacme-hosts = \"a.example\"\nacme-directory = \"https://{}/dir\"\n\
+             otlp-endpoint = \"http://{}\"\notlp-service-name = \"shop\"\n\
              [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n\
              [[location]]\nprefix = \"/up/\"\nproxy = \"http://{}\"\n",
             site.path("log/access.log"),
@@ -63,6 +68,7 @@ impl Confined {
             site.path("tls.key"),
             site.path("state"),
             authority.local_addr().unwrap(),
+            collector.address,
             site.path("cgi"),
             upstream.local_addr().unwrap(),
         );
@@ -72,6 +78,7 @@ impl Confined {
             server,
             upstream,
             _authority: authority,
+            collector,
         }
     }
 
@@ -79,6 +86,11 @@ impl Confined {
     fn is_well(&self) {
         assert_eq!(get(&self.server, "/cgi-bin/hello").text(), "hello");
         is_well(&self.server);
+    }
+
+    /// Waits until the span process has sent some, so it is confined by then.
+    fn has_sent_spans(&self) {
+        assert!(!self.collector.spans().1.is_empty());
     }
 }
 
@@ -91,11 +103,11 @@ pub fn is_possible(test: &str) -> bool {
     lacks.is_empty()
 }
 
-/// A line of `/proc/PID/status`.
+/// A line of `/proc/PID/status`; empty when the process has ended.
 fn status_of(pid: i32, name: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.unwrap().trim().to_owned()
+    line.unwrap_or_default().trim().to_owned()
 }
 
 /// Needs: Landlock of version 6 (Linux 6.12), and seccomp
@@ -108,6 +120,7 @@ fn every_process_but_the_master_is_confined_when_the_sandbox_is_on() {
     for (sandbox, filter) in [("on", "2"), ("required", "2"), ("off", "0")] {
         let confined = Confined::start(sandbox);
         confined.is_well();
+        confined.has_sent_spans();
         for kind in KINDS {
             let processes = confined.server.children(kind);
             assert!(!processes.is_empty(), "{kind}");
@@ -256,9 +269,11 @@ fn log_is_reopened_and_workers_are_confined_after_a_reload() {
     });
     confined.is_well();
     for kind in KINDS {
-        for pid in confined.server.children(kind) {
-            assert_eq!(status_of(pid, "Seccomp:"), "2", "{kind}");
-        }
+        confined.server.wait_for(kind, |server| {
+            let now = server.children(kind);
+            let filtered = |pid: &i32| status_of(*pid, "Seccomp:") == "2";
+            !now.is_empty() && now.iter().all(filtered)
+        });
     }
     drop(confined.upstream);
 }

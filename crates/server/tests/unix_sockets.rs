@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use headway_test_support::{WAIT_MAX, find_program, skip};
+use headway_test_support::{WAIT_MAX, find_program, is_root, skip};
 use rustix::process::Signal;
 
 use crate::site::*;
@@ -67,6 +67,15 @@ fn logged(site: &Site, server: Server) -> Vec<String> {
     server.stop();
     let text = fs::read_to_string(site.path("log")).unwrap();
     text.lines().map(str::to_owned).collect()
+}
+
+/// Changes the settings and waits until they are in use.
+fn reload(site: &Site, server: &Server, top: &str) {
+    let reloads = || server.status()["master"]["reloads"].as_u64().unwrap();
+    let before = reloads();
+    settings(site, top);
+    server.signal(Signal::HUP);
+    server.wait_for("the reload", |_| reloads() > before);
 }
 
 fn is_well(server: &Server) {
@@ -213,18 +222,33 @@ fn socket_of_a_killed_server_is_replaced_and_that_of_a_live_one_is_an_error() {
     assert!(socket(&site).exists());
 }
 
+/// Needs: root, to give a file to another user
+#[test]
+fn unix_socket_belongs_to_the_user_and_the_group_of_its_setting() {
+    const NAME: &str = "unix_socket_belongs_to_the_user_and_the_group_of_its_setting";
+    if !is_root() {
+        return skip(NAME, "root, to give a file to another user");
+    }
+    let site = site();
+    let rights = || {
+        let meta = fs::metadata(socket(&site)).unwrap();
+        (meta.uid(), meta.gid(), meta.mode() & 0o777)
+    };
+    let server = serve(&site, "listen-owner = \"4711:4712\"");
+    assert_eq!(rights(), (4711, 4712, 0o660));
+    reload(&site, &server, "listen-owner = \"4713:4714\"");
+    assert_eq!(rights(), (4713, 4714, 0o660));
+    let response = ask(&mut connect(&socket(&site)), "/file.txt", "");
+    assert_eq!(response.status, 200);
+    server.stop();
+    assert!(!socket(&site).exists(), "it is removed at the end as well");
+}
+
 #[test]
 fn unix_socket_stays_in_a_reload_and_is_removed_with_its_setting() {
     let site = site();
     let server = serve(&site, "");
-    let reload = |top: &str| {
-        let before = server.status()["master"]["reloads"].as_u64().unwrap();
-        settings(&site, top);
-        server.signal(Signal::HUP);
-        server.wait_for("the reload", |server| {
-            server.status()["master"]["reloads"].as_u64().unwrap() > before
-        });
-    };
+    let reload = |top: &str| reload(&site, &server, top);
     let inode = fs::metadata(socket(&site)).unwrap().ino();
     let mut kept = connect(&socket(&site));
     assert_eq!(ask(&mut kept, "/file.txt", "").status, 200);

@@ -12,7 +12,8 @@ See [Monitor with Prometheus](../howto/prometheus.md) for a scrape configuration
 
 All durations are in seconds and all sizes in bytes. Counters start at 0 when the server starts, and
 survive the replacement of a worker. `/status.json` has the same numbers under `total.counters`. The
-counters under *Kernel* cover the network namespace.
+counters under *Kernel* cover the network namespace. Histograms have classic buckets, since the text format has no
+native ones.
 
 Each metric has its labels in braces, its type and its meaning. The values of its labels, where they are fixed,
 are listed below it. This page is generated from the code.

@@ -14,7 +14,7 @@ use crate::{Network, Streams};
 table! {
     /// One `[[location]]`.
     LocationSettings, "location" {
-        /// Requests whose path is below this one; the longest prefix wins.
+        /// Requests whose path is this one or below it; the longest prefix wins.
         prefix: String, Location, "this or suffix is required", "\"/app/\"";
         /// Requests whose path has a component that ends so.
         suffix: String, Location, "this or prefix is required", "\".php\"";
@@ -39,6 +39,7 @@ table! {
         /// Path or URL to redirect to.
         ///
         /// A final * stands for the rest of the path and the query. Without it nothing is appended.
+        /// Paths below the prefix are redirected, too.
         redirect: String, Location, "no redirect", "\"https://www.example.com/*\"";
         /// Status of the redirect: 301, 302, 303, 307 or 308.
         ///

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use headway_base::random::{Draw, SplitMix64};
 use headway_test_support::server::{Server, kill};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::clients::*;
@@ -210,6 +211,31 @@ fn workers_keep_what_they_have_when_the_store_process_is_killed() {
     // Another file is shared as before.
     put(&root.path().join("file"), &contents(1, BYTES + 1));
     request_until_shared(&server, "/file", &contents(1, BYTES + 1));
+    server.stop();
+}
+
+#[test]
+fn new_workers_send_what_is_stored_when_the_configuration_is_read_again() {
+    let root = root();
+    let server = serve_shared(root.path());
+    let before = all_bodies(&server);
+    let (workers, store) = (
+        server.children("serve-worker"),
+        server.children("serve-store"),
+    );
+    server.signal(Signal::HUP);
+    server.wait_for("new workers alone", |server| {
+        let now = server.children("serve-worker");
+        now.len() == 2 && !now.iter().any(|pid| workers.contains(pid))
+    });
+    request_until_shared(&server, "/file", &contents(0, BYTES));
+    let hits = counter(&server.status(), "content_store_hits");
+    assert!(get(&server.address, "/file") == (200, contents(0, BYTES)));
+    let status = server.status();
+    assert_eq!(counter(&status, "content_store_hits"), hits + 1);
+    assert_eq!(counter(&status, "helper_jobs_copy"), 1);
+    assert_eq!(all_bodies(&server), before);
+    assert_eq!(server.children("serve-store"), store);
     server.stop();
 }
 

@@ -1,6 +1,6 @@
 //! Names of upstreams, and a name server which gives many addresses, none, other ones, or no answer.
 
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ const OVER_UDP_MAX: usize = 20;
 
 #[derive(Clone)]
 enum Manner {
-    Addresses(Vec<Ipv4Addr>),
+    Addresses(Vec<IpAddr>),
     NoSuchName,
     Silent,
 }
@@ -28,7 +28,7 @@ struct NameServer {
 
 impl NameServer {
     /// One at the address 127.0.53.`number`, which gives these addresses. `None` if it cannot have port 53.
-    fn start(number: u8, addresses: Vec<Ipv4Addr>) -> Option<NameServer> {
+    fn start(number: u8, addresses: Vec<IpAddr>) -> Option<NameServer> {
         let address = Ipv4Addr::new(127, 0, 53, number);
         let datagrams = UdpSocket::bind((address, 53)).ok()?;
         let streams = TcpListener::bind((address, 53)).ok()?;
@@ -102,18 +102,27 @@ fn answer(question: &[u8], manner: &Manner, most: usize) -> Option<Vec<u8>> {
         Manner::Addresses(all) if asked.starts_with(&name) => (all.as_slice(), 0),
         Manner::Addresses(_) | Manner::NoSuchName => (&[][..], 3),
     };
-    // Only A records: 1 is their type.
-    let addresses = if *kind == 1 { addresses } else { &[] };
+    // Types A and AAAA (RFC 3596).
+    let is_of_kind = |address: &IpAddr| *kind == if address.is_ipv4() { 1 } else { 28 };
+    let mut addresses = addresses.to_vec();
+    addresses.retain(is_of_kind);
     let is_cut = addresses.len() > most;
-    let addresses = if is_cut { &[] } else { addresses };
+    if is_cut {
+        addresses.clear();
+    }
     let mut answer = question[..2].to_vec();
     answer.extend([0x81 | u8::from(is_cut) << 1, 0x80 | code, 0, 1]);
     answer.extend((addresses.len() as u16).to_be_bytes());
     answer.extend([0; 4]);
     answer.extend(asked);
     for address in addresses {
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
-        answer.extend(address.octets());
+        let octets = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        answer.extend([0xc0, 12, 0, *kind, 0, 1, 0, 0, 0, 0, 0]);
+        answer.push(octets.len() as u8);
+        answer.extend(octets);
     }
     Some(answer)
 }
@@ -124,13 +133,15 @@ fn label(text: &str) -> Vec<u8> {
     bytes
 }
 
-const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
-const TWO: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const TWO: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const SIX: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// A server whose upstream is named, with upstreams `one` and `two` at the two addresses.
 struct Named {
     names: NameServer,
     reloaded: Reloaded,
+    port: String,
     _upstreams: Vec<crate::upstreams::faults::FakeUpstream>,
 }
 
@@ -154,6 +165,7 @@ impl Named {
         Some(Named {
             names,
             reloaded: Reloaded { site, server },
+            port,
             _upstreams: vec![one, two],
         })
     }
@@ -252,6 +264,38 @@ fn no_request_fails_when_the_addresses_of_an_upstream_change_under_load() {
     is_well(server);
 }
 
+/// Upstreams that the server shows.
+fn shown(server: &Server) -> usize {
+    let (_, _, metrics) = headway_test_support::server::get(&server.status, "/metrics");
+    metrics.matches("headway_upstream_ejections{").count()
+}
+
+/// Needs: root and unshare, for a name server of its own; IPv6 on the loopback interface
+#[test]
+fn upstream_is_reached_at_its_ipv6_address_alone_and_beside_others() {
+    const NAME: &str = "upstream_is_reached_at_its_ipv6_address_alone_and_beside_others";
+    if TcpListener::bind((SIX, 0)).is_err() {
+        return skip(NAME, "IPv6 on the loopback interface");
+    }
+    let Some(named) = Named::start(NAME, 4) else {
+        return;
+    };
+    let _six = saying("six", &format!("[{SIX}]:{}", named.port));
+    let server = &named.reloaded.server;
+    for (addresses, expected) in [
+        (vec![SIX], "six"),
+        (vec![ONE], "one"),
+        (vec![ONE, SIX], "six"),
+    ] {
+        let count = addresses.len();
+        named.names.set(Manner::Addresses(addresses));
+        server.wait_for("the addresses", |server| {
+            named.answer() == expected && shown(server) == count
+        });
+    }
+    is_well(server);
+}
+
 /// Needs: root and unshare, for a name server of its own
 #[test]
 fn sixty_four_upstreams_are_used_when_a_name_has_a_thousand_addresses() {
@@ -259,8 +303,8 @@ fn sixty_four_upstreams_are_used_when_a_name_has_a_thousand_addresses() {
     if !is_root() {
         return skip(NAME, "root and unshare, for a name server of its own");
     }
-    let many =
-        |count: u16| (0..count).map(|number| Ipv4Addr::from(0x7f01_0001 + u32::from(number)));
+    let address = |number: u32| IpAddr::V4(Ipv4Addr::from(0x7f01_0001 + number));
+    let many = |count: u32| (0..count).map(address);
     let Some(names) = NameServer::start(3, many(1_000).collect()) else {
         return skip(NAME, "port 53 of an address of loopback");
     };
@@ -269,10 +313,6 @@ fn sixty_four_upstreams_are_used_when_a_name_has_a_thousand_addresses() {
     let site = Site::new();
     write_settings(&site, &settings(port));
     let server = Server::start_from_file(names.asked_by(&site), &file_of(&site));
-    let shown = |server: &Server| {
-        let (_, _, metrics) = headway_test_support::server::get(&server.status, "/metrics");
-        metrics.matches("headway_upstream_ejections{").count()
-    };
     server.wait_for("as many upstreams as there may be", |server| {
         shown(server) == 64
     });

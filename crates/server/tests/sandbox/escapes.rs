@@ -24,8 +24,9 @@ const PRIVATE: i64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as i64;
 /// `struct __user_cap_header_struct` of version 3, for the process itself.
 const CAPABILITY_HEADER: [u8; 8] = [0x22, 0x05, 0x08, 0x20, 0, 0, 0, 0];
 
-/// What the ACME process may do: names are looked up with files of `/etc` and with modules of the C library.
-const ACME_MAY: [&str; 7] = [
+/// What the ACME process and the span process may do: names are looked up with files of `/etc` and with modules of
+/// the C library.
+const CLIENTS_MAY: [&str; 7] = [
     "read /etc/passwd",
     "read /etc/passwd by openat2",
     "read /etc/passwd by open",
@@ -428,8 +429,8 @@ fn attempts<'a>(to: &'a Targets, kind: &str) -> Vec<Escape<'a>> {
             all.extend(programs());
         }
     }
-    if kind == "serve-acme" {
-        all.retain(|one| !ACME_MAY.contains(&one.name) && one.name != "bind a socket");
+    if ["serve-acme", "serve-spans"].contains(&kind) {
+        all.retain(|one| !CLIENTS_MAY.contains(&one.name) && one.name != "bind a socket");
     }
     all
 }
@@ -460,10 +461,10 @@ fn successes(confined: &Confined, kind: &str, harmless_only: bool) -> (usize, Ve
             found.push(format!("{kind}: {}: {answer:?}", one.name));
         }
     }
-    // A worker has a use for sockets, but not for this address; the ACME process may not listen.
+    // A worker has a use for sockets, but not for this address; those which connect anywhere may not listen.
     let (name, call) = match kind {
         "serve-spawner" => return (count, found),
-        "serve-acme" => ("bind a TCP socket", libc::SYS_bind),
+        "serve-acme" | "serve-spans" => ("bind a TCP socket", libc::SYS_bind),
         _ => ("connect to another port", libc::SYS_connect),
     };
     let socket = inside.call(libc::SYS_socket, &[Number(INET), Number(STREAM), Number(0)]);
@@ -491,6 +492,7 @@ fn nothing_succeeds_that_code_in_a_confined_process_tries() {
     }
     let confined = Confined::start("on");
     confined.is_well();
+    confined.has_sent_spans();
     for kind in KINDS {
         let (count, found) = successes(&confined, kind, false);
         assert_eq!(found, [""; 0], "of {count}");

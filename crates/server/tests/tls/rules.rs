@@ -171,6 +171,31 @@ fn expired_certificate_does_not_replace_one_that_is_valid() {
 }
 
 #[test]
+fn certificate_in_use_stays_when_its_file_is_removed() {
+    let secured = Secured::start("");
+    let server = &secured.server;
+    let first = Arc::new(secured.certified.clients(&TLS13));
+    fs::remove_file(secured.site.path("tls.crt")).unwrap();
+    server.signal(Signal::HUP);
+    let master = |name: &str| server.status()["master"][name].clone();
+    // The server may also have looked without the signal.
+    server.wait_for("the refusal", |_| {
+        master("reload_failures").as_u64() >= Some(1)
+    });
+    let why = master("reload_error").to_string();
+    assert!(
+        why.contains("tls-certificate") && why.contains("tls.crt"),
+        "{why}"
+    );
+    assert!(is_served(&secured, &first));
+    let second = Certified::new();
+    second.write(&secured.site.path(""));
+    server.signal(Signal::HUP);
+    let second = Arc::new(second.clients(&TLS13));
+    wait_until("the new certificate", || is_served(&secured, &second));
+}
+
+#[test]
 fn server_with_an_expired_certificate_starts_and_says_so() {
     let (site, expired) = (Site::new(), Certified::expired());
     expired.write(&site.path(""));
