@@ -189,6 +189,25 @@ fn product_does_not_depend_on_the_lab() {
     assert_eq!(into, BTreeSet::new());
 }
 
+/// Crates that may depend on the cryptographic libraries: `tls` for the server, the others as clients.
+const WITH_TLS: &[&str] = &["tls", "acme", "http-client", "load", TEST_SUPPORT];
+
+#[test]
+fn only_tls_and_clients_depend_on_cryptographic_libraries() {
+    let found: BTreeSet<String> = list(&metadata()["packages"])
+        .iter()
+        .filter(|package| {
+            list(&package["dependencies"]).iter().any(|found| {
+                let name = short_name(found);
+                let is_of_it = name.starts_with("rustls") || name.starts_with("aws-lc");
+                is_of_it && found["kind"] != "dev"
+            })
+        })
+        .map(short_name)
+        .collect();
+    assert_eq!(found, WITH_TLS.iter().map(|&name| name.into()).collect());
+}
+
 #[test]
 fn no_cycle_exists_when_every_allowed_edge_is_used() {
     let edges = ALLOWED

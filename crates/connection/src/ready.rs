@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 
 use headway_event::Token;
 
-/// The sort key of a stream that has something to send: the most urgent first, then the shortest.
+/// The sort key of a stream that has something to send: the most urgent first, then the shortest. Incremental ones
+/// take turns: the one that has sent least is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Order {
     /// The urgency of RFC 9218.
     pub urgency: u8,
-    /// Bytes of the response that are left to send.
-    pub bytes_left: u64,
+    /// Bytes of the response that are left to send, or of an incremental one, that were sent.
+    pub bytes: u64,
     /// Whether parts of the response are useful, so that others may be sent between them.
     pub is_incremental: bool,
 }
@@ -63,10 +64,10 @@ mod tests {
         Token::new(1, slot, 0)
     }
 
-    fn order(urgency: u8, bytes_left: u64) -> Option<Order> {
+    fn order(urgency: u8, bytes: u64) -> Option<Order> {
         Some(Order {
             urgency,
-            bytes_left,
+            bytes,
             is_incremental: false,
         })
     }
@@ -87,6 +88,21 @@ mod tests {
         let mut ready = ReadyStreams::default();
         ready.replace(found);
         assert_eq!(turns(ready), [2, 3, 1, 0].map(token));
+    }
+
+    #[test]
+    fn response_that_is_of_use_when_complete_comes_before_an_equal_incremental_one() {
+        let incremental = |bytes| {
+            order(3, bytes).map(|order| Order {
+                is_incremental: true,
+                ..order
+            })
+        };
+        let found = [incremental(5), order(3, 5), incremental(4), order(3, 6)];
+        let found = found.into_iter().zip((0..).map(token));
+        let mut ready = ReadyStreams::default();
+        ready.replace(found);
+        assert_eq!(turns(ready), [2, 1, 0, 3].map(token));
     }
 
     #[test]

@@ -39,6 +39,8 @@
 //!
 //! `docs/research/src/http-conformance.md` names cases by section of RFC 9110 and RFC 9112.
 //!
+//! All areas are held by TLS, too, and those about responses by HTTP/2 ([`conversation::http2`]).
+//!
 //! `UPDATE_CONVERSATIONS=1` rewrites the expected bytes of every case: read the difference before
 //! you keep it. `CONVERSATION=AREA/CASE` runs one.
 
@@ -83,6 +85,27 @@ areas! {
     pages_of_other_origins_are_granted_what_the_rules_say = "cors",
     range_requests_return_the_exact_bytes = "ranges",
     request_smuggling_forms_are_rejected = "smuggling",
+}
+
+/// Conversations about responses, by clients that speak HTTP/2.
+mod by_http2 {
+    use super::*;
+
+    macro_rules! areas {
+        ($($test:ident = $area:literal,)*) => {
+            $(#[test] fn $test() { run_area($area, Way::Http2); })*
+        };
+    }
+
+    areas! {
+        preconditions_are_answered_as_in_rfc_9110 = "conditions",
+        content_type_and_encoding_are_negotiated = "content",
+        errors_have_custom_or_default_pages = "errors",
+        paths_are_normalised_within_the_document_root = "paths",
+        locations_redirect_elsewhere = "redirects",
+        pages_of_other_origins_are_granted_what_the_rules_say = "cors",
+        range_requests_return_the_exact_bytes = "ranges",
+    }
 }
 
 #[test]

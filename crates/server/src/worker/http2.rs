@@ -119,7 +119,7 @@ impl LoopContext {
         let slot = self.connections.find(stream);
         let stream = slot.and_then(|slot| self.connections.get(slot));
         // Only if this turn has sent something, so that the turns end.
-        stream.is_some_and(|stream| stream.outgoing.bytes_left() < before.bytes_left)
+        stream.is_some_and(|stream| stream.outgoing.bytes_left() < before.bytes)
     }
 
     /// Adds a stream to those that can continue, if it can.
@@ -512,7 +512,11 @@ fn next_event(connection: &mut Connection) -> Option<(Option<Order>, Ready)> {
         } = of.stream.priority();
         let order = Order {
             urgency,
-            bytes_left: connection.outgoing.bytes_left(),
+            bytes: match is_incremental {
+                // Otherwise the one that is ahead would be the next one again.
+                true => connection.outgoing.sent_bytes,
+                false => connection.outgoing.bytes_left(),
+            },
             is_incremental,
         };
         return Some((Some(order), event(false, true, false)));

@@ -2,6 +2,7 @@
 
 mod case;
 mod client;
+mod http2;
 pub mod notation;
 mod tree;
 mod upstream;
@@ -39,13 +40,15 @@ pub enum Way<'a> {
     Preset(&'a str),
     /// By TLS. Calls differ.
     Tls,
+    /// By HTTP/2, if HTTP/2 has such requests: only responses must agree.
+    Http2,
 }
 
 impl<'a> Way<'a> {
     fn preset(self) -> Option<&'a str> {
         match self {
             Way::Preset(preset) => Some(preset),
-            Way::Written | Way::Tls => None,
+            Way::Written | Way::Tls | Way::Http2 => None,
         }
     }
 }
@@ -56,6 +59,7 @@ pub fn run_area(area: &str, way: Way<'_>) {
     let mut failures = Vec::new();
     let mut held = 0;
     let mut skipped = false;
+    let mut foreign = 0;
     for path in cases(area) {
         let name = format!("{area}/{}", path.file_stem().unwrap_or_default().display());
         if only.as_ref().is_some_and(|only| *only != name) {
@@ -65,6 +69,10 @@ pub fn run_area(area: &str, way: Way<'_>) {
         match run_case(&path, &name, way) {
             Ok(Verdict::Held) => println!("conversation {name} ... ok"),
             Ok(Verdict::Skipped) => skipped = true,
+            Ok(Verdict::Foreign) => {
+                println!("conversation {name} ... not for HTTP/2");
+                foreign += 1;
+            }
             Err(difference) => {
                 println!("conversation {name} ... FAILED");
                 failures.push(format!("{name}:\n{difference}"));
@@ -75,6 +83,11 @@ pub fn run_area(area: &str, way: Way<'_>) {
         // conversations/permissions needs: a user other than root, who may read every file
         skip(&format!("conversations/{area}"), "root may read every file");
     }
+    // If nothing could be compared, nothing would be tested.
+    assert!(
+        2 * foreign <= held,
+        "{foreign} of {held} are not for HTTP/2"
+    );
     let failed = failures.len();
     assert!(
         failures.is_empty(),
@@ -99,6 +112,8 @@ fn cases(area: &str) -> Vec<PathBuf> {
 enum Verdict {
     Held,
     Skipped,
+    /// HTTP/2 has no such requests.
+    Foreign,
 }
 
 fn run_case(path: &Path, name: &str, way: Way<'_>) -> Result<Verdict, String> {
@@ -132,6 +147,12 @@ fn run_case(path: &Path, name: &str, way: Way<'_>) -> Result<Verdict, String> {
         served.get(warm);
     }
     let names = Names::of(&tree, address);
+    if way == Way::Http2 {
+        return match http2::run_conversation(&case, served.connect(), &names)? {
+            true => Ok(Verdict::Held),
+            false => Ok(Verdict::Foreign),
+        };
+    }
     let mut client = match &certified {
         Some(certified) => Client::new(connect_over_tls(&served, certified)),
         None => Client::new(served.connect()),

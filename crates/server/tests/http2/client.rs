@@ -106,7 +106,7 @@ impl Client<TlsStream> {
 }
 
 impl<S: Read + Write + Unpin> Client<S> {
-    fn over(
+    pub fn over(
         stream: S,
         socket: TcpStream,
         scheme: &'static str,
@@ -174,7 +174,10 @@ impl<S: Read + Write + Unpin> Client<S> {
 
     /// Begins a request with this body, if it has one, and returns its number.
     pub fn begin(&mut self, request: http::request::Builder, body: Option<&[u8]>) -> usize {
-        let request = request.body(()).unwrap();
+        self.begin_request(request.body(()).unwrap(), body)
+    }
+
+    pub fn begin_request(&mut self, request: Request<()>, body: Option<&[u8]>) -> usize {
         self.wait_for("a stream", |client| {
             let context = &mut Context::from_waker(Waker::noop());
             client.sender.poll_ready(context).is_ready()

@@ -5,7 +5,8 @@ use std::fs;
 use h2::Reason;
 use h2::client::Builder;
 use headway_test_support::http2::{
-    Frame, GOAWAY, PING, PREFACE, frame, get, hello, reset, window_update,
+    DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, block, frame, get, hello,
+    request_block, reset, window_update,
 };
 use headway_test_support::{tiny_client, wait_until};
 use rustix::process::Signal;
@@ -103,6 +104,71 @@ fn small_responses_end_before_large_ones_that_were_asked_for_first() {
     // Each of the large ones has one turn: it is of use when it is complete. Which is first depends on how much of it had
     // left before all requests were known.
     assert_eq!(turns.len(), COUNT as usize, "{turns:?}");
+    is_well(&server);
+}
+
+/// More responses than have a turn of 16 KiB in the output of a connection.
+const TOGETHER: u32 = 6;
+/// What a response may be ahead of another one: what went out before all requests were known.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+
+/// The bodies of the first responses in the order in which they come: the number of the response, the bytes, and
+/// whether they are the last. The requests come at once, with this priority.
+fn bodies(server: &Server, count: u32, priority: &str) -> Vec<(usize, usize, bool)> {
+    let mut socket = server.connect();
+    let mut bytes = hello(&[(4, i32::MAX as u32)]);
+    bytes.extend(window_update(0, 1 << 30));
+    for number in 0..count {
+        let mut headers = request_block("GET", &format!("/large{number}"));
+        headers.extend(block(&[("priority", priority)]));
+        let flags = END_STREAM | END_HEADERS;
+        bytes.extend(frame(HEADERS, flags, 2 * number + 1, &headers));
+    }
+    send(&mut socket, &bytes);
+    let (mut found, mut ended) = (Vec::new(), 0);
+    while ended < count {
+        let frame = Frame::read(&mut socket).unwrap();
+        if frame.kind == DATA {
+            ended += u32::from(frame.is_last());
+            let number = frame.stream as usize / 2;
+            found.push((number, frame.payload.len(), frame.is_last()));
+        }
+    }
+    found
+}
+
+#[test]
+fn incremental_responses_take_turns_and_others_come_one_after_the_other() {
+    const BYTES: usize = 256 << 10;
+    let site = Site::new();
+    for number in 0..TOGETHER {
+        fs::write(site.path(&format!("root/large{number}")), contents(BYTES)).unwrap();
+    }
+    let server = site.serve_configured("");
+    let mut client = Client::connect(&server);
+    for number in 0..TOGETHER {
+        // None needs a helper afterwards.
+        client.get(&format!("/large{number}"));
+    }
+    for count in [2, TOGETHER] {
+        let mut received = vec![0; count as usize];
+        for (number, bytes, is_last) in bodies(&server, count, "i") {
+            received[number] += bytes;
+            let (least, most) = (received.iter().min(), received.iter().max());
+            let ahead = most.unwrap() - least.unwrap();
+            assert!(ahead <= AHEAD_BYTES_MAX, "{received:?}");
+            if is_last {
+                break;
+            }
+        }
+        let frames = bodies(&server, count, "i=?0");
+        let first = frames.iter().position(|(_, _, is_last)| *is_last).unwrap();
+        let (number, ..) = frames[first];
+        let others = frames[..first].iter().filter(|frame| frame.0 != number);
+        let ahead: usize = others.map(|(_, bytes, _)| bytes).sum();
+        // A turn of each while the requests were read.
+        assert!(ahead <= count as usize * (16 << 10), "{ahead} bytes");
+    }
     is_well(&server);
 }
 

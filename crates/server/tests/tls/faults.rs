@@ -305,6 +305,27 @@ fn stalled_handshake_is_closed_and_counted() {
 }
 
 #[test]
+fn nothing_is_left_of_hellos_that_are_cut_at_any_byte() {
+    for handshakes in ["process", "inline"] {
+        let secured = Secured::start(&format!("tls-handshakes = \"{handshakes}\""));
+        let hello = hello(&secured);
+        let before = secured.counter("connections_accepted");
+        for sent in 0..=hello.len() {
+            send(&mut secured.connect_tcp(), &hello[..sent]);
+        }
+        let count = hello.len() as u64 + 1;
+        secured.server.wait_for("the ends of all", |_| {
+            secured.counter("connections_accepted") == before + count
+                && ["connections_open", "tls_handshakes_waiting"]
+                    .iter()
+                    .all(|gauge| secured.counter(gauge) == 0)
+        });
+        assert_eq!(secured.counter("timeouts_handshake"), 0);
+        is_well_over_tls(&secured);
+    }
+}
+
+#[test]
 fn handshake_byte_by_byte_succeeds() {
     for handshakes in ["process", "inline"] {
         let secured = Secured::start(&format!("tls-handshakes = \"{handshakes}\""));

@@ -6,10 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
 use headway_test_support::{is_root, skip};
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256};
+use rustix::process::Signal;
 use rustls::KeyLog;
 use rustls::version::TLS13;
 
 use super::tools::*;
+use crate::site::*;
 
 /// Memory that is read at a time. The parts overlap, so that nothing is missed between them.
 const PART: usize = 1 << 20;
@@ -21,8 +24,27 @@ fn private_key_is_in_the_memory_of_handshake_processes_only() {
         let test = "private_key_is_in_the_memory_of_handshake_processes_only";
         return skip(test, "root, to read the memory of other processes");
     }
-    let secured = Secured::start("");
-    let forms = forms(&secured.certified);
+    for (certified, forms) in [ecdsa(), rsa()] {
+        let secured = Secured::start_as(certified, Site::new(), 1, "");
+        search(&secured, &forms);
+        is_well_over_tls(&secured);
+        // Later workers have masters which have read the files more than once.
+        for reload in [Signal::HUP, Signal::USR2] {
+            let before = secured.server.children("serve-");
+            secured.server.signal(reload);
+            secured.server.wait_for("other processes", |server| {
+                let of = |kind| server.children(kind);
+                let others = [of("serve-worker"), of("serve-handshakes")];
+                let is_new = |pids: &Vec<i32>| pids.len() == 1 && !before.contains(&pids[0]);
+                others.iter().all(is_new)
+            });
+            search(&secured, &forms);
+        }
+    }
+}
+
+/// Has the key used, and searches the processes for it.
+fn search(secured: &Secured, forms: &[Form]) {
     for version in VERSIONS {
         for _ in 0..20 {
             ask(&mut secured.connect(version), "/file.txt");
@@ -47,10 +69,9 @@ fn private_key_is_in_the_memory_of_handshake_processes_only() {
     others.retain(|pid| *pid != process);
     assert!(!others.is_empty());
     for pid in others {
-        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline"));
         assert_eq!(holds(pid), Vec::<&str>::new(), "{command:?}");
     }
-    is_well_over_tls(&secured);
 }
 
 /// Remembers the traffic secrets of connections.
@@ -107,26 +128,82 @@ fn secrets_of_a_connection_leave_the_worker_with_it() {
     is_well_over_tls(&secured);
 }
 
-/// What the key looks like in files and in memory.
-fn forms(certified: &Certified) -> Vec<(&'static str, Vec<u8>)> {
+/// What a part of a key looks like in files or in memory, and its name.
+type Form = (&'static str, Vec<u8>);
+
+/// A P-256 key.
+fn ecdsa() -> (Certified, Vec<Form>) {
+    let certified = Certified::new();
     // RFC 5915: version 1, and an octet string of 32 bytes.
     let mark = [2, 1, 1, 4, 32];
     let at = memchr::memmem::find(&certified.key, &mark).unwrap() + mark.len();
     let scalar = certified.key[at..at + 32].to_vec();
     let reversed = scalar.iter().rev().copied().collect();
     let pem = certified.key_pem.lines().nth(1).unwrap();
-    vec![
+    let forms = vec![
         ("the scalar", scalar),
         ("the scalar as words", reversed),
         ("the file", pem.into()),
-    ]
+    ];
+    (certified, forms)
+}
+
+/// An RSA key. Of each number 64 bytes are enough, wherever a part was left behind.
+fn rsa() -> (Certified, Vec<Form>) {
+    let key = KeyPair::generate_for(&PKCS_RSA_SHA256).unwrap();
+    let params = CertificateParams::new([NAME.to_owned()]).unwrap();
+    let certified = Certified::of(&params.self_signed(&key).unwrap(), &key);
+    let numbers = rsa_numbers(&certified.key);
+    let middle = |number: &[u8]| number[32..96].to_vec();
+    let reversed = |number: &[u8]| middle(number).into_iter().rev().collect();
+    let [_, modulus, _, d, p, q] = &numbers[..] else {
+        panic!("{} numbers", numbers.len());
+    };
+    assert_eq!([modulus.len(), p.len(), q.len()], [256, 128, 128]);
+    // With 48 bytes per line, d is in this one.
+    let pem = certified.key_pem.lines().nth(9).unwrap();
+    let forms = vec![
+        ("d", middle(d)),
+        ("d as words", reversed(d)),
+        ("p", middle(p)),
+        ("p as words", reversed(p)),
+        ("q", middle(q)),
+        ("q as words", reversed(q)),
+        ("the file", pem.into()),
+    ];
+    (certified, forms)
+}
+
+/// The first six numbers of an RSA key (RFC 8017, A.1.2): version, modulus, public and private exponent, primes.
+fn rsa_numbers(key: &[u8]) -> Vec<Vec<u8>> {
+    // The version, before a number that is longer than 127 bytes.
+    let mark = [2, 1, 0, 2, 0x82];
+    let mut rest = &key[memchr::memmem::find(key, &mark).unwrap()..];
+    let mut numbers = Vec::new();
+    for _ in 0..6 {
+        let (size, header) = match rest[1] {
+            0x81 => (usize::from(rest[2]), 3),
+            0x82 => (usize::from(u16::from_be_bytes([rest[2], rest[3]])), 4),
+            size => (usize::from(size), 2),
+        };
+        assert_eq!(rest[0], 2, "no number");
+        let (number, after) = rest[header..].split_at(size);
+        // A zero keeps a number from being negative.
+        numbers.push(number.strip_prefix(&[0]).unwrap_or(number).to_vec());
+        rest = after;
+    }
+    numbers
 }
 
 /// All private memory that can be read.
 fn private_memory(pid: i32) -> Vec<Vec<u8>> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+    let memory = File::open(format!("/proc/{pid}/mem"));
     let mut parts = Vec::new();
+    // Processes that a reload has replaced may end meanwhile.
+    let (Ok(maps), Ok(memory)) = (maps, memory) else {
+        return parts;
+    };
     for line in maps.lines() {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next().unwrap(), words.next().unwrap());
