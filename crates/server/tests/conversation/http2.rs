@@ -43,11 +43,11 @@ pub fn run_conversation(case: &Case, socket: TcpStream, names: &Names) -> Result
     Ok(true)
 }
 
+/// Requests sent together, each group with what is expected of it.
+type Exchanges<'c> = Vec<(Vec<Asked>, &'c str)>;
+
 /// The requests of each step, and what is expected.
-fn translate<'c>(
-    case: &'c Case,
-    names: &Names,
-) -> Result<Option<Vec<(Vec<Asked>, &'c str)>>, String> {
+fn translate<'c>(case: &'c Case, names: &Names) -> Result<Option<Exchanges<'c>>, String> {
     let (mut exchanges, mut bytes) = (Vec::new(), Vec::new());
     for step in &case.steps {
         match step {
