@@ -69,6 +69,15 @@ pub struct ProfileSettings {
     pub client_limit: Limit,
 }
 
+/// What open loops before the points search for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The highest rate that the client can offer.
+    ClientLimit,
+    /// The knee of the server.
+    Knee,
+}
+
 /// Receives the progress of a profile.
 pub trait Listener {
     /// Called before the first run: the number of runs that are left, and the length of each.
@@ -372,7 +381,7 @@ impl RunningProfile<'_> {
             }
             match client::next(bound.closed_rps, &trials) {
                 client::Next::Try(rate_rps) => {
-                    self.try_rate(rate_rps, tried.len() + 1, listener)?
+                    self.search_at((rate_rps, tried.len() + 1), Wanted::ClientLimit, listener)?
                 }
                 client::Next::Found(valid_rps) => {
                     bound.valid_rps = valid_rps;
@@ -382,39 +391,30 @@ impl RunningProfile<'_> {
         }
     }
 
-    /// One run of the search for what the client can offer.
-    fn try_rate(
-        &mut self,
-        rate_rps: f64,
-        number_of: usize,
-        listener: &mut dyn Listener,
-    ) -> Result<(), ProfileError> {
-        let point = Point {
-            directory: format!("points/client-{number_of}"),
-            of_client: true,
-            ..Point::default()
-        };
-        let what = format!("what the client can offer, {}/s", number(rate_rps));
-        self.search_at((rate_rps, number_of), point, &what, listener)
-    }
-
     /// One open loop of a search, entered in the list of points before the loads.
     fn search_at(
         &mut self,
         (rate_rps, number_of): (f64, usize),
-        point: Point,
-        what: &str,
+        wanted: Wanted,
         listener: &mut dyn Listener,
     ) -> Result<(), ProfileError> {
         let index = self.indices(|point| point.relative == 0.0).len();
+        let (name, what) = match wanted {
+            Wanted::ClientLimit => ("client", "what the client can offer"),
+            Wanted::Knee => ("knee", "search for the knee"),
+        };
         let point = Point {
+            directory: format!("points/{name}-{number_of}"),
+            of_client: wanted == Wanted::ClientLimit,
+            of_knee: wanted == Wanted::Knee,
             rate_rps,
             repeat: number_of as u32,
-            ..point
+            ..Point::default()
         };
+        let what = format!("{what}, {}/s", number(rate_rps));
         self.points().insert(index, point);
         let settings = self.settings.open(rate_rps, 1);
-        let finished = self.measure(index, settings, what, listener)?;
+        let finished = self.measure(index, settings, &what, listener)?;
         self.keep(index, rate_rps, &finished, listener)
     }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use headway_latency::RunDescription;
 use headway_latency::format::{number, time_us};
-use headway_latency::run::description::{ClientBound, Point};
+use headway_latency::run::description::ClientBound;
 
-use super::{Listener, ProfileError, RunningProfile, client};
+use super::{Listener, ProfileError, RunningProfile, Wanted, client};
 use crate::knee::{Search, Step, is_good};
 
 /// Which knee is looked for, and from where.
@@ -69,7 +69,7 @@ impl RunningProfile<'_> {
             }
             let found = match search.step() {
                 Step::Probe(rate_rps) => {
-                    self.try_knee(rate_rps, tried.len() + 1, listener)?;
+                    self.search_at((rate_rps, tried.len() + 1), Wanted::Knee, listener)?;
                     continue;
                 }
                 Step::Found(rate_rps) => rate_rps,
@@ -110,20 +110,5 @@ impl RunningProfile<'_> {
             }
             _ => Ok((knee_rps, bound)),
         }
-    }
-
-    fn try_knee(
-        &mut self,
-        rate_rps: f64,
-        number_of: usize,
-        listener: &mut dyn Listener,
-    ) -> Result<(), ProfileError> {
-        let point = Point {
-            directory: format!("points/knee-{number_of}"),
-            of_knee: true,
-            ..Point::default()
-        };
-        let what = format!("search for the knee, {}/s", number(rate_rps));
-        self.search_at((rate_rps, number_of), point, &what, listener)
     }
 }

@@ -52,6 +52,14 @@ fn serve_remote(remote: &Path, local: &Path, send_timeout: &str) -> Server {
     Server::start(command, local, &arguments)
 }
 
+/// A root that is not on the file server, with a directory in it. The folder around it is removed in the end.
+fn local_root() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("room");
+    let local = folder.path().join("local");
+    std::fs::create_dir_all(local.join("directory")).expect("room");
+    (folder, local)
+}
+
 fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: remote\r\nConnection: close\r\n\r\n")
 }
@@ -94,9 +102,7 @@ fn cold_requests_get_503_and_other_file_systems_are_served_when_a_file_server_is
         return;
     };
     add_files(&lab);
-    let folder = tempfile::tempdir().expect("room");
-    let local = folder.path().join("local");
-    std::fs::create_dir_all(local.join("directory")).expect("room");
+    let (_folder, local) = local_root();
     let mut server = serve(&lab, &local, "5s");
     let mut begun = tiny_client(&*server.address);
     send(&mut begun, request("GET", "/large"));
@@ -134,9 +140,7 @@ fn reload_fails_in_time_and_a_dead_worker_is_replaced_when_a_file_server_is_gone
         return;
     };
     add_files(&lab);
-    let folder = tempfile::tempdir().expect("room");
-    let local = folder.path().join("local");
-    std::fs::create_dir_all(local.join("directory")).expect("room");
+    let (_folder, local) = local_root();
     let remote = mount_point(&lab).join("1");
     let server = serve_remote(&remote, &local, "2s");
     let master = |name: &str| server.status()["master"][name].clone();
@@ -186,9 +190,7 @@ fn large_file_is_sent_whole_after_the_file_server_came_back_with_other_numbers()
         return;
     };
     add_files(&lab);
-    let folder = tempfile::tempdir().expect("room");
-    let local = folder.path().join("local");
-    std::fs::create_dir(&local).expect("room");
+    let (_folder, local) = local_root();
     let server = serve(&lab, &local, "20s");
     open_large_file(&server, &lab);
     order(&lab, &["disk", "--name", &lab.name, "restart"]);
@@ -226,9 +228,7 @@ fn every_response_is_one_whole_version_when_remote_files_are_replaced_all_the_ti
         }
     };
     replace(0);
-    let folder = tempfile::tempdir().expect("room");
-    let local = folder.path().join("local");
-    std::fs::create_dir(&local).expect("room");
+    let (_folder, local) = local_root();
     let server = serve(&lab, &local, "20s");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
