@@ -1,9 +1,12 @@
 //! A root whose path has a symbolic link: it is switched in one step, with all that depends on it.
 
 use crate::common;
-use common::{ROOT, Served, directory, put, roots};
+use common::{ROOT, Served, directory, limits, put, roots, wait};
 use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
-use headway_files::{Answer, Meta, Outcome, Pool, PoolLimits, Roots, Waiter};
+use headway_files::{
+    Answer, CustomJob, Meta, Outcome, Pool, PoolLimits, Roots, SlotState, Tasks, Waiter,
+    helper_main_with,
+};
 use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use headway_test_support::skip;
 use rustix::fd::{AsFd, OwnedFd};
@@ -63,6 +66,39 @@ fn helper_looks_a_name_up_in_the_new_directory_when_the_root_was_switched() {
         assert_eq!(found.file.meta().inode, inode(&expected));
     }
     assert_eq!((roots.switches(), roots.version(ROOT)), (2, 2));
+}
+
+/// Its worker has not noticed a switch, or was stopped meanwhile.
+#[test]
+fn confined_helper_ends_only_when_it_has_to_open_what_is_beneath_another_root() {
+    let (tree, roots) = releases();
+    let status = fs::metadata(tree.path().join("b")).unwrap();
+    let (worker, socket) = pair().unwrap();
+    let helper = std::thread::spawn(move || {
+        let tasks = Tasks {
+            render: &|_| Vec::new(),
+            custom_job: &|payload| Ok(payload.to_vec()),
+            confined_to: Some(&[(status.dev(), status.ino())]),
+        };
+        helper_main_with(socket, tasks)
+    });
+    let mut pool = Pool::new(limits(), roots);
+    let slot = pool.attach(worker, 1);
+    let mut done = Vec::new();
+    pool.submit_custom(CustomJob::Once, b"words", Waiter::new(1))
+        .unwrap();
+    while done.is_empty() {
+        pool.flush(0);
+        wait(&pool, slot);
+        assert_eq!(pool.on_ready(slot, 0, &mut done), SlotState::Alive);
+    }
+    pool.submit_lookup(ROOT, b"name", Waiter::new(2)).unwrap();
+    pool.flush(0);
+    wait(&pool, slot);
+    assert_eq!(pool.on_ready(slot, 0, &mut done), SlotState::Dead);
+    assert_eq!(done.len(), 1, "the lookup is for another helper: {done:?}");
+    let ended = helper.join().unwrap().unwrap_err();
+    assert_eq!(ended.kind(), std::io::ErrorKind::PermissionDenied);
 }
 
 /// A new link has its access time written when it is first followed, which the loop leaves to a helper.

@@ -181,18 +181,23 @@ impl Served {
     }
 
     fn wait(&self) {
-        let socket = self.pool.socket(self.slot);
-        let mut watched = [PollFd::new(&socket, PollFlags::IN)];
-        let timeout = Timespec {
-            tv_sec: 30,
-            tv_nsec: 0,
-        };
-        assert_eq!(
-            poll(&mut watched, Some(&timeout)),
-            Ok(1),
-            "the helper does not answer"
-        );
+        wait(&self.pool, self.slot);
     }
+}
+
+/// Waits for a message of the helper, or its end.
+pub fn wait(pool: &Pool, slot: HelperSlot) {
+    let socket = pool.socket(slot);
+    let mut watched = [PollFd::new(&socket, PollFlags::IN)];
+    let timeout = Timespec {
+        tv_sec: 30,
+        tv_nsec: 0,
+    };
+    assert_eq!(
+        poll(&mut watched, Some(&timeout)),
+        Ok(1),
+        "the helper does not answer"
+    );
 }
 
 impl Drop for Served {
