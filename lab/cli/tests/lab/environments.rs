@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use headway_test_support::client::{get, receive, send};
+use headway_test_support::client::{counter, get, receive, send};
 use headway_test_support::server::Server;
 
 use crate::common;
@@ -244,10 +244,13 @@ fn file_in_memory_is_served_from_an_overlay_while_the_disk_stalls() {
     succeed(&["fill", &lab.name, "--", "sh", "-c", script]);
     let command = Command::new(common::headway());
     let server = Server::start(command, &mount_point(&lab), &["--workers", "1"]);
-    for _ in 0..2 {
-        assert_eq!(get(&server, "/large").body.len(), 300_000);
-        assert_eq!(get(&server, "/small").text(), "a");
-    }
+    // Copied by helpers, which come behind the responses. None may be needed while the disk stalls.
+    server.wait_for("both files are in memory", |server| {
+        assert_eq!(get(server, "/large").body.len(), 300_000);
+        assert_eq!(get(server, "/small").text(), "a");
+        let copies = ["content_store_insertions", "response_cache_insertions"];
+        copies.into_iter().all(|name| counter(server, name) > 0)
+    });
     // Longer than the client waits for a response.
     succeed(&["disk", "--name", &lab.name, "stall", "60s"]);
     let mut cold = server.connect();
