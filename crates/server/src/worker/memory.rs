@@ -1,12 +1,12 @@
 //! Reserves and locks a worker's memory before it serves.
 //!
 //! Memory can block a process as a disk can. A page fault on evicted program text reads it from the
-//! disk. And to extend the heap, the kernel locks the address space, for which the worker may have to
-//! wait: whatever reads `/proc/PID/smaps` has it. So the program is locked, and the heap gets all of its
-//! addresses at the start.
+//! disk. To extend the heap, the kernel locks the address space. A program that reads `/proc/PID/smaps`
+//! holds this lock for milliseconds, and the worker would wait. So the program is locked in memory, and
+//! the heap gets all of its addresses at the start.
 //!
-//! Most of the heap gets pages when it needs them. An idle worker has few, and several workers leave
-//! more to the page cache. Each page is locked as it comes.
+//! The heap gets most of its pages when it needs them, and they are locked then. So an idle worker has few
+//! pages, and several workers leave more memory to the page cache.
 
 use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
