@@ -79,7 +79,7 @@ struct Points {
     /// Capacity in requests per second [default: measured]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     capacity: Option<Rate>,
-    /// Search the capacity in open loops: answered with a mean within TIME
+    /// Search the capacity by open loops, with a mean of at most TIME
     ///
     /// It is the knee of the server: 97 % of the requests of that rate are answered. No closed loop is needed. The
     /// search begins at --start-rate, doubles the rate, and then divides until the knee is known to 5 %.

@@ -56,10 +56,10 @@ named_values! {
 named_values! {
     /// Which of the connections that can send long responses sends first.
     SendOrder, "order of sending" {
-        /// That which became ready first.
+        /// The one that became ready first.
         #[default]
         Ready = "ready",
-        /// That with the fewest bytes left (SRPT; Harchol-Balter and others).
+        /// The one with the fewest bytes left (SRPT; Harchol-Balter and others).
         Shortest = "shortest",
     }
 }

@@ -123,7 +123,7 @@ pub struct HandedProcess {
     pub pid: u32,
     /// The master's end of its socket. When it is closed, the process ends.
     pub socket: Option<RawFd>,
-    /// Whether it reports on that what became of spans.
+    /// Whether it reports there how many spans it has sent and dropped.
     #[serde(default)]
     pub counts_spans: bool,
 }

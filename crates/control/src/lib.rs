@@ -45,7 +45,7 @@ pub enum ToWorker {
         /// Their numbers among those of the configuration.
         numbers: Vec<u32>,
     },
-    /// The first message but directories. File descriptors: one listener per address; with accept balancing, the
+    /// The first message, except for directories. File descriptors: one listener per address; with accept balancing, the
     /// shared counters; with a limit per address and several workers, their connections per
     /// address; if `config.log` is set, the socket to the log process.
     Start {

@@ -43,7 +43,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Of the server of a kind; `None` if the cause is not worth a word.
+    /// The problem behind a cause, for a server of this kind; `None` if the cause is no problem.
     pub(crate) fn of(cause: &CauseShare, kind: Kind) -> Option<Problem> {
         let waits = cause.phase != Phase::Service && cause.phase != Phase::Transfer;
         match cause.doing {

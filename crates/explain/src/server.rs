@@ -68,7 +68,7 @@ pub enum ServerError {
     NoGroup(String),
 }
 
-/// So much of a container's id is unique; `docker ps` shows as much.
+/// The first characters of a container's id, as `docker ps` shows them. These are unique.
 const CONTAINER_ID_MIN: usize = 12;
 
 /// A process, as /proc shows it.

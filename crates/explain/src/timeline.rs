@@ -49,7 +49,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Adds a time that has ended. Where it was.
+    /// Adds a time off the CPU that has ended. Returns where the thread was.
     pub fn add(&mut self, off: &OffCpu, names: &mut FileNames) -> At {
         let span = Span::of(off, names);
         let at = span.at;

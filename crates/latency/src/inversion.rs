@@ -371,7 +371,7 @@ mod tests {
             .map(|i| (i, if i == 0 { 1 << 30 } else { 1 }))
             .collect();
         assert!((index(&one) - 0.1).abs() < 1e-3, "{}", index(&one));
-        // In order and reversed are the same to it, and not to service inversion.
+        // It ignores the order, which service inversion does not.
         let sorted: Vec<_> = (1..=100).map(|i| (i, i << 20)).collect();
         let reversed: Vec<_> = (1..=100).map(|i| (101 - i, i << 20)).collect();
         assert_eq!(index(&sorted), index(&reversed));

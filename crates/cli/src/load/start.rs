@@ -1,4 +1,4 @@
-//! When a client begins that shares its load with others: at a time, or when all have met.
+//! Several clients share a load: when each of them begins. That is a time, or when all have met.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};

@@ -1,9 +1,9 @@
 //! Roots whose files are closed to a helper, because it is confined to other directories.
 //!
-//! The rules are about the directories themselves and not about their paths. So a helper cannot open what is
-//! beneath a directory which took the path of a root after its start, or lost it long before: its worker was
-//! stopped meanwhile, or has not noticed the switch. The helper still does what has nothing to do with that root.
-//! To look where the path leads now is a part of that.
+//! The rules are about the directories themselves and not about their paths. A root may be switched: its path then
+//! leads to another directory. A helper cannot open files in a directory that got the path after its start. Nor can
+//! it in one that lost the path long before, which a worker still has that was stopped meanwhile. The helper does all
+//! other jobs, also that of finding out where the path leads now.
 
 use crate::root::{Root, RootId};
 use headway_os::open::status;

@@ -1,7 +1,7 @@
 //! The part of one loop in a run that several threads share.
 //!
-//! Each loop draws only its own requests. What comes in turn it takes in every `count`-th place, so these are the
-//! requests and moments of one loop. What is random it draws from a seed of its own: independent Poisson processes
+//! Each loop draws only its own requests. Of a list in a fixed order it takes every `count`-th entry, so all loops
+//! together have the list of one loop. Random values are drawn from a seed of the loop. Independent Poisson processes
 //! add up to one with the sum of their rates.
 
 use headway_base::random::{Draw, SplitMix64};
