@@ -27,6 +27,7 @@ pub(super) struct StartOptions {
     #[arg(
         long,
         value_name = "HOST:PORT",
+        value_parser = host_and_port,
         requires = "agent",
         conflicts_with = "start_at",
         hide_short_help = true
@@ -41,6 +42,16 @@ pub(super) struct StartOptions {
         hide_short_help = true
     )]
     meet_timeout: Option<Time>,
+}
+
+/// A mistake in it would otherwise show only when the agents have waited for each other.
+fn host_and_port(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err(format!("`{text}` is not HOST:PORT; example: host-0:7070")),
+    }
 }
 
 impl StartOptions {

@@ -144,6 +144,9 @@ fn agent_is_a_usage_error_when_there_is_no_such_part() {
         (&["--agent", "1"], "INDEX/COUNT"),
         (&["--start-at", "7"], "within the next day"),
         (&["--meet", "127.0.0.1:1"], "--agent"),
+        (&["--agent", "1/2", "--meet", "host-0"], "is not HOST:PORT"),
+        (&["--agent", "1/2", "--meet", ":7"], "is not HOST:PORT"),
+        (&["--agent", "1/2", "--meet", "h:70700"], "is not HOST:PORT"),
         (
             &["--agent", "1/3", "-c", "1"],
             "fewer connections than agents",
