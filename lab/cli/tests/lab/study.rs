@@ -113,7 +113,9 @@ fn flashpache_is_measured_in_a_study() {
         return skip(test, &reason);
     }
     let study = STUDY.replace("[\"headway\"]", "[\"flashpache\"]");
-    let study = study.replace("\"50%\"", "\"100/s\"").replace("50%", "100/s");
+    let study = study
+        .replace("\"50%\"", "\"100/s\"")
+        .replace("50%", "100/s");
     let directory = study_directory(&study);
     let output = run(directory.path()).output().expect("a run");
     let printed = format!("{}{}", text(&output.stdout), text(&output.stderr));
