@@ -53,7 +53,7 @@ pub unsafe extern "C" fn debox_functions(info: *mut DeBoxInfo) -> c_int {
 }
 
 /// Runs inside the tracer, so that our own calls do not replace the last record of the program.
-fn inside_tracer(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
+pub(crate) fn inside_tracer(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     if is_inside() {
         return fail(libc::EBUSY);
     }
