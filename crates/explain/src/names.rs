@@ -46,12 +46,12 @@ const PUBLIC: &[&str] = &[
 /// The longest ending of a name that is not hashed.
 const ENDING_MAX: usize = 5;
 
-/// Locks, whose holder wakes a thread that waits.
+/// Locks, whose holder wakes a thread that waits. A buffer is not among them: the end of its transfer wakes, in an
+/// interrupt of any task.
 const HELD: &[Label] = &[
     Label::FileLock,
     Label::Futex,
     Label::InodeLock,
-    Label::BufferLock,
     Label::DentryLookup,
     Label::FileOffset,
     Label::MmapLock,

@@ -16,6 +16,7 @@ pub(super) const TRACEPOINTS: &[Tracepoint] = &[
     required("exited", "sched_process_exit"),
     optional("forked", "sched_process_fork", "children are not followed"),
     required("woken", "sched_wakeup"),
+    optional("waking", "sched_waking", "holders of locks are not known"),
     required("switched", "sched_switch"),
     required("changed", "inet_sock_set_state"),
     optional(

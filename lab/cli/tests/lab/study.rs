@@ -102,6 +102,45 @@ fn nothing_is_left_of_an_interrupted_study_with_writers_and_an_overlay() {
     assert_eq!(writers_of(&lab), 0);
 }
 
+/// Needs: root: makes a lab; apache2 and apxs: scripts/setup
+#[test]
+fn flashpache_is_measured_in_a_study() {
+    let test = "flashpache_is_measured_in_a_study";
+    if !can(test, &["disk", "memory limit", "link"]) {
+        return;
+    }
+    if let Err(reason) = build_module() {
+        return skip(test, &reason);
+    }
+    let study = STUDY.replace("[\"headway\"]", "[\"flashpache\"]");
+    let study = study.replace("\"50%\"", "\"100/s\"").replace("50%", "100/s");
+    let directory = study_directory(&study);
+    let output = run(directory.path()).output().expect("a run");
+    let printed = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{printed}");
+    let records = done(&directory.path().join("out"));
+    assert_eq!(records.len(), 1, "{printed}");
+    let record = std::fs::read_to_string(&records[0].0).expect("a record");
+    let record: Value = serde_json::from_str(&record).expect("JSON");
+    assert!(record["failed"].is_null(), "{record:#}");
+}
+
+/// Puts our module for Apache beside `headway-lab`, where it looks for the module.
+fn build_module() -> Result<(), String> {
+    let apxs = Command::new("apxs").arg("-q").arg("CC").output();
+    if !apxs.is_ok_and(|output| output.status.success()) {
+        return Err("no apxs: scripts/setup installs it".into());
+    }
+    let directory = Path::new(env!("CARGO_BIN_EXE_headway-lab")).parent();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apache");
+    let mut make = Command::new("make");
+    make.arg("-C").arg(folder);
+    make.arg(format!("OUT={}", directory.expect("a folder").display()));
+    let built = make.output().map_err(|error| error.to_string())?;
+    let why = || String::from_utf8_lossy(&built.stderr).into_owned();
+    built.status.success().then_some(()).ok_or_else(why)
+}
+
 fn study_directory(study: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     // Beside its own words a study has those of `common.toml`; an empty one keeps Headway's out.

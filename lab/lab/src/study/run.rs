@@ -533,7 +533,6 @@ fn start(
     spec.probe = Some(READY_PATH.to_owned());
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();
-    spec.program = Some(crate::headway_lab());
     spec.accept_limit = choice.accept_limit;
     spec.sizes.helpers = choice.helpers;
     spec.sizes.connections = choice.connections.unwrap_or(spec.sizes.connections);
