@@ -167,7 +167,7 @@ int debox_functions(DeBoxInfo *info);
  * milliseconds, so call it before the loop runs, and after a fork. A watch is never freed.
  * debox_loop_metrics writes the metrics in the Prometheus text format, like snprintf: truncated to size,
  * returns the whole length; any thread may call it. The others return 0. Errors are -1 and errno: EINVAL
- * (NULL), EPERM (seccomp(2) has confined the process), EBUSY (called in a callback).
+ * (NULL), EBUSY (called in a callback).
  */
 typedef struct debox_loop debox_loop;
 const debox_loop *debox_watch_loop(void);

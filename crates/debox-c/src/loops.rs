@@ -9,13 +9,13 @@ use std::time::Duration;
 use headway_debox::{LoopWatch, watch_loop};
 
 use crate::control::{copy_text, fail};
-use crate::functions::inside_tracer;
+use crate::functions::unrecorded;
 
 /// Starts a watch of an event loop; see `debox.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn debox_watch_loop() -> *const LoopWatch {
     let mut watch: *const LoopWatch = std::ptr::null();
-    inside_tracer(|| {
+    unrecorded(|| {
         watch = Box::leak(Box::new(watch_loop()));
         Ok(0)
     });
@@ -85,7 +85,7 @@ unsafe fn with_watch(watch: *const LoopWatch, act: impl FnOnce(&LoopWatch)) -> c
     let Some(watch) = (unsafe { watch.as_ref() }) else {
         return fail(libc::EINVAL);
     };
-    inside_tracer(|| {
+    unrecorded(|| {
         act(watch);
         Ok(0)
     })

@@ -131,11 +131,11 @@ fn names_the_call(test: &str, example: &Example, calls: &[&str]) {
             "tracing with stacks (perf_event_paranoid, CAP_PERFMON)",
         );
     }
-    assert_eq!(example.blocked(calls), (0.0, 0.0));
+    let before = example.blocked(calls);
     assert!(example.get("/slow").ends_with("slept\n"));
-    let (count, seconds) = example.blocked(calls);
-    assert_eq!(count, 1.0, "{}", example.get("/metrics"));
-    assert!(seconds >= 0.2, "{seconds}");
+    let after = example.blocked(calls);
+    assert!(after.0 > before.0, "{}", example.get("/metrics"));
+    assert!(after.1 - before.1 >= 0.2, "{before:?} {after:?}");
     assert!(example.late() >= 1.0, "{}", example.get("/metrics"));
     assert!(example.value("headway_loop_turn_seconds_sum ") >= 0.2);
     example.check_text();
@@ -149,7 +149,8 @@ fn wheel(python: &Path, folder: &Path) -> PathBuf {
         folder.display().to_string()
     );
     let output = Command::new(python)
-        .args(["-B", "-c", &program])
+        .args(["-c", &program])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .expect("python3 runs");
     assert!(output.status.success(), "{output:?}");
@@ -160,10 +161,10 @@ fn wheel(python: &Path, folder: &Path) -> PathBuf {
 fn asyncio_server(python: &Path, package: &Path) -> Example {
     Example::start(
         Command::new(python)
-            .arg("-B")
             .arg(bindings("python").join("examples/asyncio_server.py"))
             .arg("0")
             .env("PYTHONPATH", package)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("HEADWAY_LIBDEBOX", library()),
     )
 }
@@ -192,7 +193,8 @@ fn pip_installs_the_package_without_compiling_and_without_the_network() {
     };
     let pip = |arguments: &[&str]| {
         let mut command = Command::new(&python);
-        command.args(["-B", "-m", "pip"]).args(arguments);
+        command.args(["-m", "pip"]).args(arguments);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
         command
     };
     if !pip(&["--version"])

@@ -365,6 +365,32 @@ fn callback_is_called_at_every_nth_call_until_it_is_removed() {
     assert_eq!(output, "3 1\n");
 }
 
+#[test]
+fn metrics_of_a_loop_are_truncated_to_their_room_and_null_is_an_error() {
+    let output = printed(
+        r#"
+        #include <errno.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include "debox.h"
+        int main(void) {
+            const debox_loop *watch = debox_watch_loop();
+            char text[64], all[16384];
+            debox_turn_end(watch);
+            int begun = debox_turn_begin(watch), ended = debox_turn_end(watch);
+            int length = debox_loop_metrics(watch, text, sizeof text);
+            printf("%d %d\n", begun, ended);
+            printf("%d %d\n", length > 64, strlen(text) == 63);
+            printf("%d ", debox_loop_metrics(watch, all, sizeof all) < (int)sizeof all);
+            printf("%d\n", strstr(all, "headway_loop_turn_seconds_count 1\n") != 0);
+            printf("%d ", debox_turn_begin(NULL) == -1 && errno == EINVAL);
+            printf("%d\n", debox_loop_lag(NULL, 1) == -1 && errno == EINVAL);
+            return 0;
+        }"#,
+    );
+    assert_eq!(output, "0 0\n1 1\n1 1\n1 1\n");
+}
+
 /// Compiles and runs a program of this directory.
 fn own(name: &str, arguments: &[&Path]) -> String {
     let directory = tempfile::tempdir().expect("a directory");

@@ -54,7 +54,8 @@ func main() {
 		do(func() {
 			served++
 			length := syscall.NsecToTimespec(sleepTime.Nanoseconds())
-			syscall.Nanosleep(&length, nil)
+			for syscall.Nanosleep(&length, &length) == syscall.EINTR {
+			}
 		})
 		fmt.Fprintln(response, "slept")
 	})
