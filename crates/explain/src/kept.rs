@@ -252,9 +252,10 @@ mod tests {
             ..SeenResponse::default()
         };
         let line = names.request("GET /a");
-        kept.request(&request, &response, line);
+        kept.request(&request, &response, (line, Some(404)));
         let json: Value = serde_json::from_str(&kept.chrome("nginx", &names)).expect("JSON");
         let events = json["traceEvents"].as_array().expect("a list");
+        assert!(events.iter().any(|event| event["args"]["status"] == 404));
         let drawn: Vec<(&str, &str, f64)> = (events.iter())
             .filter_map(|event| {
                 let text = |key: &str| event[key].as_str();
