@@ -298,7 +298,9 @@ impl Observation {
         report.ready_events = self.observer.ready_events().to_vec();
         let visibility = self.observer.visibility();
         (report.missing).extend(visibility.missing.iter().map(|text| format!("{text}.")));
+        (report.missing).extend(headway_explain::io_uring_note(&report.pids));
         let lost = self.observer.lost();
+        report.lost_events = lost.records + lost.threads + lost.processes + lost.events;
         if !lost.is_none() {
             report.missing.push(format!("{lost}."));
         }

@@ -150,6 +150,11 @@ fn running_server_is_explained_in_json_and_conditions_are_checked() {
     // One that was read while the observation began may have no path.
     let named = json["paths"][0]["requests"].as_u64().expect("a number");
     assert!((1..=answered).contains(&named), "{named} of {answered}");
+    let statuses = json["paths"][0]["statuses"].as_object().expect("a map");
+    assert!(
+        statuses.keys().all(|status| status == "200") && !statuses.is_empty(),
+        "{statuses:?}"
+    );
     let [page, timeline, folded] =
         files.map(|(_, file)| std::fs::read_to_string(file).expect("it was written"));
     assert!(

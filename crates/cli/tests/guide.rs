@@ -76,6 +76,7 @@ pages! {
     howto_directory_listing_works_when_pasted: "docs/src/howto/directory-listing.md",
     howto_explain_works_when_pasted: "docs/src/howto/explain.md",
     howto_flame_graph_perfetto_works_when_pasted: "docs/src/howto/flame-graph-perfetto.md",
+    howto_watch_loop_works_when_pasted: "docs/src/howto/watch-loop.md",
     howto_client_certificates_work_when_pasted: "docs/src/howto/client-certificates.md",
     howto_http2_works_when_pasted: "docs/src/howto/http2.md",
     howto_https_works_when_pasted: "docs/src/howto/https.md",

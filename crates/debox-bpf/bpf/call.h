@@ -1,5 +1,6 @@
 /*
- * What the arguments of a call say: the file that it uses, and the beginning of a request that it has read.
+ * What the arguments of a call say: the file that it uses, and the beginning of a request that it has read or
+ * of a response that it has sent.
  *
  * A part of requests.bpf.c, which has the maps and the traits of calls.
  */
@@ -38,6 +39,30 @@ INLINE void head(struct pt_regs *regs, u8 trait, u64 bytes) {
         buffer = (const void *)first;
     }
     read_head((u32)ARGUMENT_0(LOAD, regs), buffer, bytes);
+}
+
+/* "HTTP/1.1 200" */
+#define STATUS_LINE_MIN 12
+/* Of struct msghdr: the list of buffers (include/linux/socket.h). */
+#define MESSAGE_LIST_AT 16
+
+/* The beginning of a response which the current task has just sent, from its buffer. */
+INLINE void status(struct pt_regs *regs, u8 how, u64 bytes) {
+    u64 address = (u64)socket_at((u32)ARGUMENT_0(LOAD, regs));
+    struct connection *connection = address ? map_lookup(&connections, &address) : 0;
+    if (!connection || is_skipped(connection)) return;
+    if (!connection->written_ns || connection->written_bytes != bytes || bytes < STATUS_LINE_MIN) return;
+    u64 buffer = ARGUMENT_1(LOAD, regs);
+    if (how == SENDS_MESSAGE && read_user(&buffer, sizeof(buffer), (void *)(buffer + MESSAGE_LIST_AT)))
+        return;
+    if (how != SENDS_BUFFER && read_user(&buffer, sizeof(buffer), (void *)buffer)) return;
+    struct status_event event = {
+        .kind = EVENT_STATUS,
+        .connection = connection->id,
+        .sequence = connection->sequence,
+    };
+    if (read_user(event.text, STATUS_LINE_MIN, (void *)buffer)) return;
+    if (ringbuf_output(&events, &event, sizeof(event), NO_WAKEUP)) count_lost(LOST_RECORDS);
 }
 
 #define FILE_TYPE 0170000

@@ -61,6 +61,7 @@ enum event_kind {
     EVENT_RESPONSE = 7,
     EVENT_OFF_CPU = 8,
     EVENT_HEAD = 9,
+    EVENT_STATUS = 10,
 };
 
 /* Which sleeps waiters.bpf.c reports: those of the process, or only those of its children. */
@@ -227,6 +228,17 @@ struct head_event {
     u64 sequence;
     /* With a zero behind it. */
     u64 text[HEAD_BYTES / 8];
+};
+
+/* Bytes of the beginning of a response: the status line up to the status, with zeroes behind it. */
+#define STATUS_BYTES 16
+
+/* The beginning of a response, if it is wanted. */
+struct status_event {
+    u64 kind;
+    u64 connection;
+    u64 sequence;
+    u64 text[STATUS_BYTES / 8];
 };
 
 /* A thread was not on a CPU. */

@@ -9,8 +9,8 @@
  *
  * A Unix socket has no port: its connections are known by the address that they share with their listener.
  *
- * It refuses to copy what is sent or received, but for the beginning of requests if that is wanted. It copies
- * the paths of files at which a thread sleeps.
+ * It refuses to copy what is sent or received, but for the beginnings of requests and responses if that is
+ * wanted. It copies the paths of files at which a thread sleeps.
  *
  * Sources: include/trace/events/{sock,tcp,sched}.h (sk_data_ready, sock_recv_length and sock_send_length:
  * Linux 6.3); net/ipv4/tcp_input.c and tcp.c (the order of events); Ruan's dissertation (2005), section 2.3.
@@ -42,6 +42,13 @@ enum trait {
     /* Its second argument is a buffer into which it reads, or a list of such. */
     READS = 64,
     READS_LIST = 128,
+};
+
+/* How a call gets what it sends: by a buffer, a list of such, or a message with a list. */
+enum sends {
+    SENDS_BUFFER = 1,
+    SENDS_LIST = 2,
+    SENDS_MESSAGE = 3,
 };
 
 struct connection {
@@ -136,6 +143,7 @@ static const volatile struct activity zero_activity = {};
 
 /* Set by the Rust code before loading. */
 const volatile u8 traits[CALLS_MAX] = {};
+const volatile u8 sends[CALLS_MAX] = {};
 const volatile u8 wants_heads = 0;
 const volatile u64 close_number = 0;
 
@@ -469,6 +477,7 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     u8 trait = traits[number];
     if (trait & ACCEPTS) accepted(task, result);
     if (wants_heads && trait & (READS | READS_LIST)) head(regs, trait, result);
+    if (wants_heads && sends[number]) status(regs, sends[number], result);
     if (trait & RETURNS_EVENTS) {
         count_ready(result);
         struct activity *activity = activity_of(task);

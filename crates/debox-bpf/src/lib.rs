@@ -41,7 +41,7 @@ pub use lost::Lost;
 pub use mappings::{CodeLocation, Mappings};
 pub use requests::{
     OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenHead, SeenRequest,
-    SeenResponse, ServerEvent, ServerPort, SleepFile, Thread, Waker,
+    SeenResponse, SeenStatus, ServerEvent, ServerPort, SleepFile, Thread, Waker,
 };
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;

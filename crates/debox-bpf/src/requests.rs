@@ -18,7 +18,7 @@ mod events;
 mod load;
 
 use events::{RawEvent, RawOffCpu};
-pub use events::{SeenHead, SeenRequest, SeenResponse, SleepFile, Thread, Waker};
+pub use events::{SeenHead, SeenRequest, SeenResponse, SeenStatus, SleepFile, Thread, Waker};
 
 /// `struct connection`, in words.
 const CONNECTION_WORDS: usize = 18;
@@ -47,7 +47,7 @@ pub struct RequestLimits {
     pub stacks_max: u32,
     /// Bytes of the ring buffer through which events come; a power of two, at least a page.
     pub ring_bytes: u32,
-    /// Whether the method and path of HTTP/1 requests are reported.
+    /// Whether the method, path and status of HTTP/1 requests are reported.
     pub heads: bool,
 }
 
@@ -85,6 +85,8 @@ pub enum ServerEvent {
     OffCpu(OffCpu),
     /// A request has a method and a path. It comes before [`ServerEvent::Request`].
     Head(SeenHead),
+    /// A response has a status. It comes after [`ServerEvent::Request`].
+    Status(SeenStatus),
 }
 
 /// A time that a thread of the server was not on a CPU.
@@ -289,6 +291,7 @@ impl RequestObserver {
                 Some(RawEvent::Response(response)) => ServerEvent::Response(response),
                 Some(RawEvent::OffCpu(raw)) => ServerEvent::OffCpu(self.off_cpu(raw)),
                 Some(RawEvent::Head(head)) => ServerEvent::Head(head),
+                Some(RawEvent::Status(status)) => ServerEvent::Status(status),
                 None => continue,
             };
             taken += 1;

@@ -157,6 +157,25 @@ int debox_lines(DeBoxInfo *info);
 int debox_follow_functions(int on);
 int debox_functions(DeBoxInfo *info);
 
+/*
+ * Watches the threads of an event loop: how long a turn takes, how late timers run, and in which system calls
+ * the loop sleeps. No call has to be interposed or wrapped, so the library may also be loaded by dlopen(3).
+ * Call debox_turn_end before each wait for events and debox_turn_begin after it, in the thread of the loop.
+ * What the thread sleeps in between counts as blocking. debox_loop_lag adds how late a timer of the loop ran.
+ *
+ * debox_watch_loop returns a new watch, or NULL and errno. It loads the kernel's symbols, which takes tens of
+ * milliseconds, so call it before the loop runs, and after a fork. A watch is never freed.
+ * debox_loop_metrics writes the metrics in the Prometheus text format, like snprintf: truncated to size,
+ * returns the whole length; any thread may call it. The others return 0. Errors are -1 and errno: EINVAL
+ * (NULL), EBUSY (called in a callback).
+ */
+typedef struct debox_loop debox_loop;
+const debox_loop *debox_watch_loop(void);
+int debox_turn_begin(const debox_loop *watch);
+int debox_turn_end(const debox_loop *watch);
+int debox_loop_lag(const debox_loop *watch, uint64_t lateNs);
+int debox_loop_metrics(const debox_loop *watch, char *text, size_t size);
+
 /* The name of a system call, like snprintf: truncated to size, returns the whole length. */
 int debox_call_name(int number, char *name, size_t size);
 

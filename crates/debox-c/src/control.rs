@@ -196,7 +196,7 @@ pub extern "C" fn debox_version() -> *const c_char {
 /// # Safety
 ///
 /// `room` has room for `size` bytes, or `size` is 0.
-unsafe fn copy_text(room: *mut c_char, size: usize, text: &str) -> c_int {
+pub(crate) unsafe fn copy_text(room: *mut c_char, size: usize, text: &str) -> c_int {
     if !room.is_null() && size > 0 {
         // SAFETY: the caller's promise.
         copy(unsafe { std::slice::from_raw_parts_mut(room, size) }, text);

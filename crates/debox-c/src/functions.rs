@@ -52,13 +52,18 @@ pub unsafe extern "C" fn debox_functions(info: *mut DeBoxInfo) -> c_int {
     })
 }
 
-/// Runs inside the tracer, so that our own calls do not replace the last record of the program.
+/// As [`unrecorded`], unless the process is confined.
 fn inside_tracer(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
+    match headway_debox::is_confined() && !is_inside() {
+        true => fail(libc::EPERM),
+        false => unrecorded(act),
+    }
+}
+
+/// Runs inside the tracer, so that our own calls do not replace the last record of the program.
+pub(crate) fn unrecorded(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     if is_inside() {
         return fail(libc::EBUSY);
-    }
-    if headway_debox::is_confined() {
-        return fail(libc::EPERM);
     }
     let (mut act, mut answer) = (Some(act), None);
     with_tracer(|_: &Thread| answer = act.take().map(|act| act()));

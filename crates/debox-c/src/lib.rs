@@ -18,6 +18,7 @@ mod control;
 mod functions;
 mod info;
 mod lines;
+mod loops;
 mod thread;
 
 pub use control::{
@@ -27,4 +28,7 @@ pub use control::{
 pub use functions::{debox_follow_functions, debox_functions};
 pub use info::{CallTime, CallTrace, DeBoxInfo, PerSleepInfo, TimeVal};
 pub use lines::debox_lines;
+pub use loops::{
+    debox_loop_lag, debox_loop_metrics, debox_turn_begin, debox_turn_end, debox_watch_loop,
+};
 pub use thread::Thread;

@@ -15,8 +15,9 @@ use headway_debox_c::Thread;
 // What C programs call, so that it is part of this library too.
 pub use headway_debox_c::{
     DeBoxControl, debox_begin, debox_call_name, debox_control_sized, debox_end,
-    debox_follow_functions, debox_forget_reactions, debox_functions, debox_lines, debox_react,
-    debox_trace_level, debox_version,
+    debox_follow_functions, debox_forget_reactions, debox_functions, debox_lines, debox_loop_lag,
+    debox_loop_metrics, debox_react, debox_trace_level, debox_turn_begin, debox_turn_end,
+    debox_version, debox_watch_loop,
 };
 
 headway_debox_hook::interpose!(Thread);

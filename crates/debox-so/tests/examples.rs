@@ -365,6 +365,71 @@ fn callback_is_called_at_every_nth_call_until_it_is_removed() {
     assert_eq!(output, "3 1\n");
 }
 
+#[test]
+fn metrics_of_a_loop_are_truncated_to_their_room_and_null_is_an_error() {
+    let output = printed(
+        r#"
+        #include <errno.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include "debox.h"
+        int main(void) {
+            const debox_loop *watch = debox_watch_loop();
+            char text[64], all[16384];
+            debox_turn_end(watch);
+            int begun = debox_turn_begin(watch), ended = debox_turn_end(watch);
+            int length = debox_loop_metrics(watch, text, sizeof text);
+            printf("%d %d\n", begun, ended);
+            printf("%d %d\n", length > 64, strlen(text) == 63);
+            printf("%d ", debox_loop_metrics(watch, all, sizeof all) < (int)sizeof all);
+            printf("%d\n", strstr(all, "headway_loop_turn_seconds_count 1\n") != 0);
+            printf("%d ", debox_turn_begin(NULL) == -1 && errno == EINVAL);
+            printf("%d\n", debox_loop_lag(NULL, 1) == -1 && errno == EINVAL);
+            return 0;
+        }"#,
+    );
+    assert_eq!(output, "0 0\n1 1\n1 1\n1 1\n");
+}
+
+#[test]
+fn forked_child_is_observed_by_a_watch_of_its_own_and_not_by_its_parents() {
+    let output = printed(
+        r#"
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        #include "debox.h"
+        static char text[16384];
+        static void turn(const debox_loop *watch) {
+            debox_turn_begin(watch);
+            usleep(2000);
+            debox_turn_end(watch);
+        }
+        static int has(const debox_loop *watch, const char *part) {
+            debox_loop_metrics(watch, text, sizeof text);
+            return strstr(text, part) != 0;
+        }
+        int main(void) {
+            const debox_loop *parents = debox_watch_loop();
+            turn(parents);
+            if (!fork()) {
+                turn(parents);
+                const debox_loop *own = debox_watch_loop();
+                turn(own);
+                turn(own);
+                printf("%d ", has(parents, "headway_loop_turn_seconds_count 1\n"));
+                printf("%d ", has(own, "headway_loop_turn_seconds_count 2\n"));
+                printf("%d\n", has(own, "headway_trace_level 0") || has(own, "\"} 2\n"));
+                return 0;
+            }
+            wait(0);
+            return 0;
+        }"#,
+    );
+    assert_eq!(output, "1 1 1\n");
+}
+
 /// Compiles and runs a program of this directory.
 fn own(name: &str, arguments: &[&Path]) -> String {
     let directory = tempfile::tempdir().expect("a directory");

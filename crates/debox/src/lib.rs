@@ -11,8 +11,10 @@
 //! - [`Tracer`] (`tracer.rs`) surrounds every system call of a worker in the request path. It adds
 //!   up sleeps by call and kernel stack. It refuses to time calls that do not sleep, and to resolve
 //!   symbols on the event loop ([`Symbols`] is for the process that shows the report).
+//! - [`watch_loop`] (`loop_watch.rs`) is for the event loop of any program: what it slept in between
+//!   its waits for events, without a wrapper around calls.
 //!
-//! Both count preemptions and lost records separately, and neither observes other threads.
+//! All count preemptions and lost records separately, and none observes other threads.
 //!
 //! Source: Ruan's dissertation (2005), sections 2.1 to 2.3.
 
@@ -32,6 +34,7 @@ mod labels;
 mod aggregator;
 #[cfg(feature = "lines")]
 mod lines;
+mod loop_watch;
 pub mod policy;
 mod privilege;
 mod record;
@@ -45,6 +48,7 @@ pub use functions::{Function, FunctionTimes, Functions, FunctionsError, remove_i
 pub use labels::Label;
 #[cfg(feature = "lines")]
 pub use lines::{KernelLines, Line};
+pub use loop_watch::{LoopWatch, watch_loop};
 pub use record::{CodeOffset as KernelSite, Limits, Record, Sleep, Stack, TraceEntry};
 pub use recorder::{Debox, Snapshot, adopt_kernel_symbols, confine, is_confined, kernel_symbols};
 pub use report::{Report, SITES_MAX, Site, TraceLevel, Wait};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use headway_base::random::{Draw, SplitMix64};
 use headway_debox_bpf::{
-    OpenResponse, RequestObserver, SeenHead, SeenRequest, SeenResponse, ServerEvent,
+    OpenResponse, RequestObserver, SeenHead, SeenRequest, SeenResponse, SeenStatus, ServerEvent,
 };
 
 use crate::kept::Kept;
@@ -27,6 +27,8 @@ pub(crate) struct Stored {
     pub total_ns: u64,
     /// Method and path.
     pub line: Option<u32>,
+    /// Of the response.
+    pub status: Option<u16>,
     pub parts: Vec<(u32, At, u64)>,
 }
 
@@ -34,6 +36,7 @@ pub(crate) struct Stored {
 struct Pending {
     request: SeenRequest,
     line: Option<u32>,
+    status: Option<u16>,
     parts: Vec<Part>,
 }
 
@@ -110,6 +113,7 @@ impl Collector {
                 ServerEvent::Request(request) => self.request(request, observer),
                 ServerEvent::Response(response) => self.response(&response, observer),
                 ServerEvent::Head(head) => self.head(&head),
+                ServerEvent::Status(status) => self.status(status),
                 ServerEvent::OffCpu(_) => {}
             }
         }
@@ -155,6 +159,15 @@ impl Collector {
         self.heads.insert(head.connection, (head.sequence, line));
     }
 
+    /// It comes after its request, and before the end of its response.
+    fn status(&mut self, seen: SeenStatus) {
+        if let Some(pending) = self.pending.get_mut(&seen.connection)
+            && pending.request.sequence == seen.sequence
+        {
+            pending.status = Some(seen.status);
+        }
+    }
+
     fn request(&mut self, request: SeenRequest, observer: &mut RequestObserver) {
         self.seen_late += u64::from(request.seen_late && request.sequence == 0);
         let parts = until_response(
@@ -174,6 +187,7 @@ impl Collector {
         let pending = Pending {
             request,
             line,
+            status: None,
             parts,
         };
         self.pending.insert(connection, pending);
@@ -191,15 +205,16 @@ impl Collector {
         parts.extend(of_response(&pending.request, response, &mut threads));
         drop(threads);
         if let Some(kept) = &mut self.kept {
-            kept.request(&pending.request, response, pending.line);
+            kept.request(&pending.request, response, (pending.line, pending.status));
         }
-        self.store(&parts, pending.line);
+        self.store(&parts, pending.line, pending.status);
     }
 
-    fn store(&mut self, parts: &[Part], line: Option<u32>) {
+    fn store(&mut self, parts: &[Part], line: Option<u32>, status: Option<u16>) {
         self.answered += 1;
         let mut stored = Stored {
             line,
+            status,
             total_ns: parts.iter().map(|part| part.length_ns).sum(),
             parts: Vec::new(),
         };

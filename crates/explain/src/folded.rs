@@ -84,6 +84,7 @@ mod tests {
             collector.stored.push(Stored {
                 total_ns: 3_000,
                 line: None,
+                status: None,
                 parts: vec![(0, at, 2_000), (1, At::default(), 1_000)],
             });
         }

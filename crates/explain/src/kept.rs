@@ -29,6 +29,7 @@ struct KeptRequest {
     end_ns: u64,
     written_bytes: u64,
     line: Option<u32>,
+    status: Option<u16>,
 }
 
 /// What is kept, in the order in which it ended.
@@ -62,7 +63,12 @@ impl Kept {
         });
     }
 
-    pub fn request(&mut self, request: &SeenRequest, response: &SeenResponse, line: Option<u32>) {
+    pub fn request(
+        &mut self,
+        request: &SeenRequest,
+        response: &SeenResponse,
+        (line, status): (Option<u32>, Option<u16>),
+    ) {
         if self.requests.len() >= KEPT_MAX {
             self.dropped += 1;
             return;
@@ -73,6 +79,7 @@ impl Kept {
             end_ns: response.drained_ns.unwrap_or(last_ns).max(last_ns),
             written_bytes: response.written_bytes,
             line,
+            status,
         });
     }
 
@@ -158,6 +165,7 @@ impl View<'_> {
             "client_port": request.client_port,
             "read_bytes": request.read_bytes,
             "written_bytes": kept.written_bytes,
+            "status": kept.status,
         });
         let mut events = self.pair(request, line, (request.arrived_ns, kept.end_ns), args);
         let accepted_ns = request.accepted_ns.unwrap_or(request.arrived_ns);
@@ -244,9 +252,10 @@ mod tests {
             ..SeenResponse::default()
         };
         let line = names.request("GET /a");
-        kept.request(&request, &response, line);
+        kept.request(&request, &response, (line, Some(404)));
         let json: Value = serde_json::from_str(&kept.chrome("nginx", &names)).expect("JSON");
         let events = json["traceEvents"].as_array().expect("a list");
+        assert!(events.iter().any(|event| event["args"]["status"] == 404));
         let drawn: Vec<(&str, &str, f64)> = (events.iter())
             .filter_map(|event| {
                 let text = |key: &str| event[key].as_str();

@@ -40,5 +40,5 @@ pub use report::{
     CauseShare, FileShare, HolderShare, Latency, PathShare, PhaseShare, Report, Requests, SCHEMA,
     Shares,
 };
-pub use server::{Server, ServerError, ServerSocket, Target, listening_ports};
+pub use server::{Server, ServerError, ServerSocket, Target, io_uring_note, listening_ports};
 pub use upstreams::{Upstream, Upstreams};

@@ -1,6 +1,6 @@
 //! What all requests together say: percentiles, and the causes of the time around each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use headway_base::format::{percent, time_us};
 use headway_debox::Label;
@@ -58,6 +58,9 @@ pub struct Report {
     pub listen_overflows: Option<u64>,
     /// How many waits for events returned 0, 1, 2 to 3, 4 to 7, … ready events.
     pub ready_events: Vec<u64>,
+    /// Events that were lost. If there are any, counts and times asleep are lower bounds, and times running
+    /// are upper bounds.
+    pub lost_events: u64,
     /// One sentence for each thing that is missing.
     pub missing: Vec<String>,
 }
@@ -154,6 +157,8 @@ pub struct PathShare {
     pub path: String,
     /// How many.
     pub requests: u64,
+    /// How many of these had which status, where it was seen.
+    pub statuses: BTreeMap<u16, u64>,
     /// Their share of the time of all requests.
     pub share: f64,
     /// The median, in microseconds.
@@ -336,24 +341,29 @@ impl Sums {
 
 /// `order` is by length.
 fn paths(names: &FileNames, order: &[&Stored]) -> Vec<PathShare> {
-    let mut lengths: HashMap<u32, Vec<u64>> = HashMap::new();
+    let mut lines: HashMap<u32, (Vec<u64>, BTreeMap<u16, u64>)> = HashMap::new();
     for stored in order {
         if let Some(line) = stored.line {
-            lengths.entry(line).or_default().push(stored.total_ns);
+            let (lengths, statuses) = lines.entry(line).or_default();
+            lengths.push(stored.total_ns);
+            if let Some(status) = stored.status {
+                *statuses.entry(status).or_default() += 1;
+            }
         }
     }
     let whole: u64 = order.iter().map(|stored| stored.total_ns).sum();
-    let row = |(line, lengths): (u32, Vec<u64>)| {
+    let row = |(line, (lengths, statuses)): (u32, (Vec<u64>, BTreeMap<u16, u64>))| {
         let at = |quantile| lengths[rank(quantile, lengths.len())] as f64 / 1e3;
         PathShare {
             path: names.name(line).to_owned(),
             requests: lengths.len() as u64,
+            statuses,
             share: lengths.iter().sum::<u64>() as f64 / whole.max(1) as f64,
             p50_us: at(0.5),
             p99_us: at(0.99),
         }
     };
-    let mut rows: Vec<PathShare> = lengths.into_iter().map(row).collect();
+    let mut rows: Vec<PathShare> = lines.into_iter().map(row).collect();
     rows.sort_by(|a, b| {
         b.share
             .total_cmp(&a.share)

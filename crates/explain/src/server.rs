@@ -217,6 +217,23 @@ fn add_children(found: &mut BTreeSet<u32>, all: &BTreeMap<u32, Process>) {
     }
 }
 
+/// What cannot be seen of these processes if one of them uses io_uring(7).
+pub fn io_uring_note(pids: &[u32]) -> Option<String> {
+    let pid = pids.iter().find(|pid| uses_io_uring(**pid))?;
+    Some(format!(
+        "Process {pid} uses io_uring: a request that waits for a file which is read that way waits in io_uring_enter, \
+         and its connections are in no accept queue."
+    ))
+}
+
+/// By its descriptors; false if they cannot be read.
+fn uses_io_uring(pid: u32) -> bool {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"));
+    let mut links = (entries.into_iter().flatten().flatten())
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.any(|link| link.as_os_str() == "anon_inode:[io_uring]")
+}
+
 /// The name of a process's program.
 pub(crate) fn program_of(pid: u32) -> Option<String> {
     Some(process(pid)?.program)

@@ -7,7 +7,7 @@ use headway_debox::Label;
 
 use crate::advice::{Advice, is_fast};
 use crate::parts::{Cause, Doing, Phase};
-use crate::report::{CauseShare, Report};
+use crate::report::{CauseShare, PathShare, Report};
 
 /// Rows of the table of causes.
 const ROWS_MAX: usize = 12;
@@ -68,11 +68,17 @@ pub fn summary(report: &Report) -> String {
     if requests == 0 {
         return nothing(report);
     }
-    let mut text =
-        (report.advice.first()).map_or_else(String::new, |advice| found(advice, latency.p99_us));
+    // Times that are not known count as running.
+    let at_least = match report.lost_events {
+        0 => "",
+        _ => "at least ",
+    };
+    let mut text = (report.advice.first()).map_or_else(String::new, |advice| {
+        found(advice, at_least, latency.p99_us)
+    });
     let _ = write!(
         text,
-        "{}: {} in {}; p50 {}, p95 {}, p99 {}.",
+        "{}: {at_least}{} in {}; p50 {}, p95 {}, p99 {}.",
         printable(&report.server),
         counted(requests, "request", "requests"),
         headway_base::format::duration(report.duration_s),
@@ -86,7 +92,8 @@ pub fn summary(report: &Report) -> String {
         let around = if index == 0 { "At the p99, " } else { "" };
         let _ = write!(
             text,
-            " {around}{} ({}): {}{}.",
+            " {around}{}{} ({}): {}{}.",
+            bound(report, cause),
             percent(rounded(cause.share.p99)),
             time_us(us),
             phase_in_words(cause.phase),
@@ -101,12 +108,22 @@ pub fn summary(report: &Report) -> String {
     text
 }
 
+/// What a share is when events were lost: a time off the CPU that is not known counts as running.
+fn bound(report: &Report, cause: &CauseShare) -> &'static str {
+    match cause.doing {
+        _ if report.lost_events == 0 => "",
+        "unseen" => "",
+        "running" => "at most ",
+        _ => "at least ",
+    }
+}
+
 /// The first sentence.
-fn found(advice: &Advice, p99_us: f64) -> String {
+fn found(advice: &Advice, at_least: &str, p99_us: f64) -> String {
     let finding = &advice.finding;
     match advice.share_p99 {
         share if share >= 0.01 => format!(
-            "{finding}: {} of the p99 ({} of {}). ",
+            "{finding}: {at_least}{} of the p99 ({} of {}). ",
             percent(rounded(share)),
             time_us(share * p99_us),
             time_us(p99_us)
@@ -271,20 +288,46 @@ fn requests(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String
         return;
     }
     let head = format!(
-        "{:>10}{:>10}{:>10}{:>9}  {}",
-        "REQUESTS", "P50", "P99", "OF TIME", "METHOD AND PATH"
+        "{:>10}{:>10}{:>10}{:>9}  {:<18}{}",
+        "REQUESTS", "P50", "P99", "OF TIME", "STATUS", "METHOD AND PATH"
     );
     let _ = writeln!(out, "\n{}", heading(&head));
     for path in report.paths.iter().take(PATHS_MAX) {
         let _ = writeln!(
             out,
-            "{:>10}{:>10}{:>10}{:>9}  {}",
+            "{:>10}{:>10}{:>10}{:>9}  {:<18}{}",
             count(path.requests),
             time_us(path.p50_us),
             time_us(path.p99_us),
             cell(path.share),
+            statuses(path),
             printable(&path.path),
         );
+    }
+}
+
+/// How many statuses of a path are shown.
+const STATUSES_MAX: usize = 2;
+
+/// The most frequent statuses: `200`, or with their counts `200 × 95, 503 × 5`.
+pub fn statuses(path: &PathShare) -> String {
+    let mut order: Vec<(u64, u16)> = (path.statuses.iter())
+        .map(|(status, requests)| (*requests, *status))
+        .collect();
+    order.sort_by_key(|(requests, status)| (std::cmp::Reverse(*requests), *status));
+    match order.as_slice() {
+        [] => headway_base::format::NONE.to_owned(),
+        [(requests, status)] if *requests == path.requests => status.to_string(),
+        all => {
+            let shown = all.iter().take(STATUSES_MAX);
+            let shown = shown.map(|(requests, status)| format!("{status} × {}", count(*requests)));
+            let more = if all.len() > STATUSES_MAX {
+                ", …"
+            } else {
+                ""
+            };
+            shown.collect::<Vec<String>>().join(", ") + more
+        }
     }
 }
 
@@ -393,6 +436,13 @@ fn seen(report: &Report) -> Vec<String> {
             }
         )),
         None => lines.push("Overflows of accept queues are not known.".to_owned()),
+    }
+    if report.lost_events > 0 {
+        lines.push(format!(
+            "{} lost, since there were too many. So counts of requests and times asleep are lower bounds, and times \
+             running are upper bounds.",
+            counted(report.lost_events, "event was", "events were")
+        ));
     }
     lines.extend(report.missing.iter().cloned());
     lines

@@ -5,6 +5,7 @@
 mod fuse;
 mod bed;
 mod cases;
+mod kinds;
 mod servers;
 mod truth;
 mod unix;

@@ -338,6 +338,43 @@ fn connection_that_is_older_than_the_observation_is_seen() {
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
 #[test]
+fn status_is_known_by_each_call_that_sends() {
+    let test = "status_is_known_by_each_call_that_sends";
+    let Some(bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    let mut client = bed.connect();
+    let calls = [
+        ("WRITE", 200),
+        ("WRITEV", 404),
+        ("SEND", 503),
+        ("SENDMSG", 301),
+    ];
+    for (call, status) in calls {
+        client.ask(&format!("{call} /{status}"));
+    }
+    // One path with two statuses, and a response that is none of HTTP.
+    for line in ["SEND /503", "SEND /100", "hot 1"] {
+        client.ask(line);
+    }
+    drop(client);
+    let report = bed.report();
+    for (call, status) in calls {
+        let path = format!("{call} /{status}");
+        let row = report.paths.iter().find(|row| row.path == path);
+        let row = row.unwrap_or_else(|| panic!("{path} in {:#?}", report.paths));
+        assert_eq!(row.statuses.keys().collect::<Vec<_>>(), [&status], "{path}");
+        let count = if call == "SEND" { 2 } else { 1 };
+        assert_eq!(row.statuses[&status], count, "{path}");
+    }
+    let interim = report.paths.iter().find(|row| row.path == "SEND /100");
+    assert!(interim.expect("it").statuses.is_empty());
+    let text = headway_explain::text::render(&report, str::to_owned);
+    assert!(text.contains("  503               SEND /503"), "{text}");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
 fn every_second_connection_is_observed_when_they_are_sampled() {
     let test = "every_second_connection_is_observed_when_they_are_sampled";
     let Some(mut bed) = Bed::start(test, "loop") else {

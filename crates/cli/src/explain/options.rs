@@ -18,14 +18,14 @@ Examples:
   headway explain -p 4711 --json | jq .causes      a process and its children
   headway explain -p nginx --fail-if 'blocked_share(p99) > 0.2'
                                                    fail if sleeping threads took a fifth of the p99
-  headway explain --cgroup nginx.service --paths   a unit or container, with method and path of requests
+  headway explain --cgroup nginx.service --paths   a unit or container, with paths and statuses
   headway explain -p nginx --html why.html --folded why.folded
   headway explain --duration 20 -- node server.js  a server that is started for this
 
 A request begins when its first bytes arrive at the server's socket and ends with the last bytes of
 its response. So the time in which no thread read it is in it, which an access log does not show.
-The server is not changed and not stopped. Contents of requests are not read, but for method and path
-with --paths.
+The server is not changed and not stopped. Contents of requests are not read, but for method, path
+and status with --paths.
 
 Needs Linux 6.3 with BTF, and root or CAP_BPF, CAP_PERFMON and the right to read /proc of the server
 (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
@@ -53,9 +53,9 @@ pub struct Arguments {
     /// How long to observe
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = length)]
     pub duration: Duration,
-    /// Show requests by method and path; for HTTP/1 without TLS
+    /// Show requests by method, path and status; for HTTP/1 without TLS
     ///
-    /// The first line of each request is copied from the server's memory. Queries are left out.
+    /// The first lines of each request and response are copied from the server's memory. Queries are left out.
     #[arg(long)]
     pub paths: bool,
     /// Exit with 3 if a condition is true, such as 'blocked_share(p99) > 0.2' or 'p99 > 50ms'

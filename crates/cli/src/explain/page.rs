@@ -130,6 +130,7 @@ fn paths(report: &Report) -> Option<SheetSection> {
     let rows = report.paths.iter().take(ROWS_MAX).map(|path| {
         vec![
             path.path.clone(),
+            headway_explain::text::statuses(path),
             count(path.requests),
             time_us(path.p50_us),
             time_us(path.p99_us),
@@ -138,6 +139,7 @@ fn paths(report: &Report) -> Option<SheetSection> {
     });
     let names = [
         "method and path",
+        "status",
         "requests",
         "p50",
         "p99",

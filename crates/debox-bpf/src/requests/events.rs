@@ -6,10 +6,12 @@ const EVENT_REQUEST: u64 = 6;
 const EVENT_RESPONSE: u64 = 7;
 const EVENT_OFF_CPU: u64 = 8;
 const EVENT_HEAD: u64 = 9;
+const EVENT_STATUS: u64 = 10;
 const REQUEST_WORDS: usize = 16;
 const RESPONSE_WORDS: usize = 6;
 pub(super) const OFF_CPU_WORDS: usize = 13;
 const HEAD_WORDS: usize = 3;
+const STATUS_WORDS: usize = 5;
 /// Bytes of `struct head_event` for the text; the last one is a zero.
 const HEAD_BYTES: usize = 256;
 /// Bytes of a path of a request that are kept.
@@ -103,6 +105,17 @@ pub struct SeenHead {
     pub line: String,
 }
 
+/// Status of an HTTP/1 response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeenStatus {
+    /// The connection.
+    pub connection: u64,
+    /// The request on it.
+    pub sequence: u64,
+    /// Such as 404.
+    pub status: u16,
+}
+
 /// The task that woke a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Waker {
@@ -147,6 +160,7 @@ pub(crate) enum RawEvent {
     Response(SeenResponse),
     OffCpu(RawOffCpu),
     Head(SeenHead),
+    Status(SeenStatus),
 }
 
 impl RawEvent {
@@ -172,6 +186,11 @@ impl RawEvent {
                     line: request_line(text)?,
                 }))
             }
+            (EVENT_STATUS, STATUS_WORDS) => Some(RawEvent::Status(SeenStatus {
+                connection: words[1],
+                sequence: words[2],
+                status: status(bytes.get(HEAD_WORDS * 8..)?)?,
+            })),
             (EVENT_OFF_CPU, length) if length >= OFF_CPU_WORDS => {
                 Some(RawEvent::OffCpu(RawOffCpu::of(&words)))
             }
@@ -257,6 +276,14 @@ fn request_line(bytes: &[u8]) -> Option<String> {
         Some((at, _)) => format!("{method} {}…", &path[..at]),
         None => format!("{method} {path}"),
     })
+}
+
+/// The status of a final response (RFC 9112, section 4); `None` if the bytes are none.
+fn status(bytes: &[u8]) -> Option<u16> {
+    let line = std::str::from_utf8(bytes.get(..12)?).ok()?;
+    let digits = (line.strip_prefix("HTTP/1.1 ")).or_else(|| line.strip_prefix("HTTP/1.0 "))?;
+    let status = digits.parse().ok()?;
+    (200..600).contains(&status).then_some(status)
 }
 
 /// The file that the name of a sleep means.
@@ -360,6 +387,33 @@ mod tests {
         assert!(RawEvent::of(&[]).is_none());
         assert!(RawEvent::of(&bytes(&[6, 1])).is_none());
         assert!(RawEvent::of(&bytes(&[9; 16])).is_none());
+    }
+
+    #[test]
+    fn status_is_that_of_a_final_response_and_of_nothing_else() {
+        let status = |text: &str| super::status(text.as_bytes());
+        assert_eq!(status("HTTP/1.1 404\0\0\0\0"), Some(404));
+        assert_eq!(status("HTTP/1.0 200"), Some(200));
+        for text in [
+            "",
+            "HTTP/1.1 20",
+            "HTTP/1.1 100",
+            "HTTP/2.0 200",
+            "HTTP/1.1 +20",
+            "HTTP/1.1 2x0",
+            "\u{17}\u{3}\u{3}123456789",
+        ] {
+            assert_eq!(status(text), None, "{text}");
+        }
+        let mut words = vec![10, 4, 5];
+        words.extend([
+            u64::from_ne_bytes(*b"HTTP/1.1"),
+            u64::from_ne_bytes(*b" 503\0\0\0\0"),
+        ]);
+        let Some(RawEvent::Status(seen)) = RawEvent::of(&bytes(&words)) else {
+            panic!("a status");
+        };
+        assert_eq!((seen.connection, seen.sequence, seen.status), (4, 5, 503));
     }
 
     #[test]

@@ -103,6 +103,20 @@ const COUNTED: &[&str] = &[
     "pselect6",
 ];
 
+/// `enum sends` of the kernel's part: how a call gets what it sends.
+const SENDS: &[(&str, u8)] = &[("write", 1), ("sendto", 1), ("writev", 2), ("sendmsg", 3)];
+
+fn sends() -> [u8; CALLS_MAX] {
+    let mut sends = [0; CALLS_MAX];
+    for (name, how) in SENDS {
+        let number = headway_debox::calls::number(name);
+        if let Some(slot) = number.and_then(|number| sends.get_mut(number as usize)) {
+            *slot = *how;
+        }
+    }
+    sends
+}
+
 /// What a call waits for that says so by its name.
 pub(super) fn label_of_call(call: u32) -> Option<Label> {
     let name = headway_debox::calls::name(call);
@@ -133,7 +147,7 @@ fn traits() -> [u8; CALLS_MAX] {
 pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
     let object = object::requests()?;
     check_privileges()?;
-    let (traits, heads) = (traits(), u8::from(limits.heads));
+    let (traits, sends, heads) = (traits(), sends(), u8::from(limits.heads));
     let close = headway_debox::calls::number("close").map_or(u64::MAX, u64::from);
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
     EbpfLoader::new()
@@ -144,6 +158,7 @@ pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
         .map_max_entries("stacks", limits.stacks_max.max(1).next_power_of_two())
         .map_max_entries("events", limits.ring_bytes.max(4096).next_power_of_two())
         .override_global("traits", &traits, true)
+        .override_global("sends", &sends, true)
         .override_global("wants_heads", &heads, true)
         .override_global("close_number", &close, true)
         .load(object)

@@ -29,6 +29,7 @@ fn collector() -> Collector {
         collector.stored.push(Stored {
             total_ns: 1_000_000 + blocked_ns,
             line: None,
+            status: None,
             parts: vec![
                 (0, At::default(), 1_000_000),
                 (1, At::default(), blocked_ns),
@@ -75,6 +76,7 @@ fn report_of_nothing_says_so() {
 fn requests_around_a_percentile_are_few_and_at_least_one() {
     let stored = Stored {
         line: None,
+        status: None,
         total_ns: 1,
         parts: Vec::new(),
     };

@@ -1,8 +1,10 @@
+use std::collections::BTreeMap;
+
 use headway_debox::Label;
 
-use super::{cell, in_words, render, wrapped};
+use super::{cell, in_words, render, statuses, wrapped};
 use crate::parts::{Cause, Doing, Phase};
-use crate::report::Report;
+use crate::report::{PathShare, Report};
 
 #[test]
 fn cause_says_whether_another_request_was_served() {
@@ -58,6 +60,25 @@ fn text_has_what_was_seen_when_nothing_was_answered() {
     assert!(text.starts_with("nginx: nothing to explain"), "{text}");
     assert!(text.contains("TCP port 80") && text.contains("children are not followed"));
     assert!(text.contains("2–3"), "{text}");
+}
+
+#[test]
+fn statuses_have_counts_unless_all_requests_have_one() {
+    let of = |counts: &[(u16, u64)]| {
+        statuses(&PathShare {
+            path: "GET /".to_owned(),
+            requests: 100,
+            statuses: counts.iter().copied().collect::<BTreeMap<u16, u64>>(),
+            share: 1.0,
+            p50_us: 1.0,
+            p99_us: 1.0,
+        })
+    };
+    assert_eq!(of(&[]), "–");
+    assert_eq!(of(&[(200, 100)]), "200");
+    assert_eq!(of(&[(200, 99)]), "200 × 99");
+    assert_eq!(of(&[(200, 5), (503, 95)]), "503 × 95, 200 × 5");
+    assert_eq!(of(&[(200, 90), (404, 5), (503, 5)]), "200 × 90, 404 × 5, …");
 }
 
 #[test]

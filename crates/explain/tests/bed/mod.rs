@@ -13,11 +13,12 @@ use headway_test_support::skip;
 
 /// A server under observation.
 pub struct Bed {
-    child: Child,
+    /// It ends with this, if it is the bed's.
+    child: Option<Child>,
     pub port: u16,
     observer: RequestObserver,
     collector: Collector,
-    _folder: tempfile::TempDir,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Bed {
@@ -29,11 +30,19 @@ impl Bed {
 
     /// The server, of a kind and perhaps with a backlog; its port, and the folder of its program.
     pub fn server(kind: &str) -> (Child, u16, tempfile::TempDir) {
+        Bed::compiled("server.c", &[], kind)
+    }
+
+    /// A server of this source, compiled with these options.
+    pub fn compiled(source: &str, options: &[&str], kind: &str) -> (Child, u16, tempfile::TempDir) {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("bed-server");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bed/server.c");
+        let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bed/");
         let output = Command::new("cc")
-            .args(["-O1", "-pthread", source, "-o"])
+            .args(["-O1", "-pthread"])
+            .args(options)
+            .arg(format!("{sources}{source}"))
+            .arg("-o")
             .arg(&program)
             .output()
             .expect("a C compiler, which linking this test needed as well");
@@ -46,16 +55,30 @@ impl Bed {
         let mut line = String::new();
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         lines.read_line(&mut line).expect("its port");
-        (child, line.trim().parse().expect("a port"), folder)
+        // One that cannot serve prints why.
+        let port = line.trim().parse().unwrap_or(0);
+        (child, port, folder)
     }
 
     /// A server that has been started.
-    pub fn of(test: &str, mut child: Child, port: u16, folder: tempfile::TempDir) -> Option<Bed> {
+    pub fn of(test: &str, child: Child, port: u16, folder: tempfile::TempDir) -> Option<Bed> {
+        let target = Target::Pid(child.id());
+        let server = (Some(child), port, Some(folder));
+        Bed::of_target(test, &target, RequestLimits::default(), server)
+    }
+
+    /// The same, found in another way or with other limits.
+    pub fn of_target(
+        test: &str,
+        target: &Target,
+        limits: RequestLimits,
+        (mut child, port, folder): (Option<Child>, u16, Option<tempfile::TempDir>),
+    ) -> Option<Bed> {
         let limits = RequestLimits {
             heads: true,
-            ..RequestLimits::default()
+            ..limits
         };
-        let server = Server::find(&Target::Pid(child.id())).expect("it runs");
+        let server = Server::find(target).expect("it runs");
         let listens = match port {
             0 => !server.sockets.is_empty(),
             port => server.ports.iter().any(|known| known.port == port),
@@ -64,8 +87,10 @@ impl Bed {
         let observer = match server.observe(&limits) {
             Ok(observer) => observer,
             Err(error) => {
-                child.kill().expect("our child");
-                child.wait().expect("our child");
+                if let Some(child) = &mut child {
+                    child.kill().expect("our child");
+                    child.wait().expect("our child");
+                }
                 assert!(is_unsupported(&error), "{error}");
                 skip(test, &error.to_string());
                 return None;
@@ -82,7 +107,12 @@ impl Bed {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().expect("the bed's own server").id()
+    }
+
+    /// The processes of the server.
+    pub fn processes(&self) -> Vec<u32> {
+        self.observer.processes()
     }
 
     /// Observes one in 2^`halvings` connections from now on.
@@ -105,15 +135,22 @@ impl Bed {
     }
 
     /// What was seen, after the clients have closed.
-    pub fn report(mut self) -> Report {
+    pub fn report(self) -> Report {
+        let report = self.partial_report();
+        assert_eq!(report.lost_events, 0);
+        report
+    }
+
+    /// The same, if events may be lost.
+    pub fn partial_report(mut self) -> Report {
         let open = self.observer.open_responses().expect("a map");
         self.observer.poll(|event| self.collector.take(event));
         self.collector.settle(&mut self.observer);
         let now_ns = monotonic_ns();
         (self.collector).sweep(&open, now_ns, true, &mut self.observer);
         let lost = self.observer.lost();
-        assert_eq!((lost.records, lost.threads), (0, 0), "{lost}");
         let mut report = Report::of(&self.collector);
+        report.lost_events = lost.records + lost.threads;
         report.server = "bed-server".to_owned();
         report.conclude();
         report
@@ -123,9 +160,11 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         // Not SIGKILL, which would leave the workers of nginx behind.
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let pid = rustix::process::Pid::from_child(child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = child.wait();
+        }
     }
 }
 

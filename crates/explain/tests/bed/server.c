@@ -5,8 +5,10 @@
  *   server prefork   one process for each connection at a time, of one process
  *   server threads   the loop reads, another thread answers
  *
- * A second argument is the backlog, or the path of a Unix socket to listen on instead of a TCP port. It
- * prints its port. A request is a line, `VERB ARGUMENT`, and the answer is a line:
+ * `isolated` before these gives it namespaces of its own, as in a container. A second argument is the
+ * backlog, the path of a Unix socket to listen on instead of a TCP port, or `=N` for a listener that the
+ * program before has left. It prints its port. A request is a line, `VERB ARGUMENT`, and the answer is a
+ * line:
  *
  *   hot X       at once
  *   open PATH   after opening a file and reading its first byte
@@ -14,19 +16,26 @@
  *   spin MS     after that much CPU time; the answer is the wall-clock time in nanoseconds beyond it
  *   sleep MS    after a timer
  *   large N     with N bytes
+ *   again X     at once, and then it executes itself again, with the same listener
+ *
+ * WRITE, WRITEV, SEND and SENDMSG with /STATUS answer as HTTP would, by that call.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -40,9 +49,33 @@ static long long clock_ns(clockid_t clock) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
+/* The program again, in the same process, with nothing but the listener. */
+static int listening;
+static void execute_again(void) {
+    char listener[16];
+    snprintf(listener, sizeof(listener), "=%d", listening);
+    for (int descriptor = 3; descriptor < CLIENTS_MAX; descriptor++)
+        if (descriptor != listening) close(descriptor);
+    execl("/proc/self/exe", "bed-server", "loop", listener, NULL);
+    abort();
+}
+
+/* A status line, by a call. */
+static void answer_http(int client, const char *call, const char *status) {
+    char text[64];
+    int length = snprintf(text, sizeof(text), "HTTP/1.1 %s Some Reason\n", status);
+    struct iovec list = {text, length};
+    struct msghdr message = {.msg_iov = &list, .msg_iovlen = 1};
+    if (!strcmp(call, "WRITE") && write(client, text, length) == length) return;
+    if (!strcmp(call, "WRITEV") && writev(client, &list, 1) == length) return;
+    if (!strcmp(call, "SEND") && send(client, text, length, MSG_NOSIGNAL) == length) return;
+    if (!strcmp(call, "SENDMSG")) sendmsg(client, &message, MSG_NOSIGNAL);
+}
+
 static void answer(int client, const char *verb, const char *argument) {
     char text[64] = "done\n", byte;
     long number = atol(argument);
+    if (*argument == '/' && *verb < 'a') return answer_http(client, verb, argument + 1);
     if (!strcmp(verb, "open")) {
         int file = open(argument, O_RDONLY);
         if (file < 0 || read(file, &byte, 1) != 1) strcpy(text, "error\n");
@@ -66,6 +99,7 @@ static void answer(int client, const char *verb, const char *argument) {
         free(bytes);
     }
     send(client, text, strlen(text), MSG_NOSIGNAL);
+    if (!strcmp(verb, "again")) execute_again();
 }
 
 /* Reads a line. 0 at the end of the connection. */
@@ -159,12 +193,36 @@ static int listen_tcp(struct sockaddr_in *address, int backlog) {
     return listener;
 }
 
+/* Its parent waits for it, and takes it along. */
+static void isolate(void) {
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    if (unshare(CLONE_NEWPID | CLONE_NEWNET)) abort();
+    pid_t child = fork();
+    if (child) {
+        waitpid(child, 0, 0);
+        exit(0);
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int any = socket(AF_INET, SOCK_DGRAM, 0);
+    if (ioctl(any, SIOCSIFFLAGS, &loopback)) abort();
+    close(any);
+}
+
 int main(int count, char **arguments) {
+    if (count > 1 && !strcmp(arguments[1], "isolated")) {
+        isolate();
+        count--, arguments++;
+    }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     const char *second = count > 2 ? arguments[2] : "64";
-    int listener = *second == '/' ? listen_unix(second) : listen_tcp(&address, atoi(second));
-    printf("%d\n", ntohs(address.sin_port));
-    fflush(stdout);
+    int listener = *second == '/'   ? listen_unix(second)
+                   : *second == '=' ? atoi(second + 1)
+                                    : listen_tcp(&address, atoi(second));
+    listening = listener;
+    if (*second != '=') {
+        printf("%d\n", ntohs(address.sin_port));
+        fflush(stdout);
+    }
     const char *kind = count > 1 ? arguments[1] : "loop";
     if (!strcmp(kind, "prefork")) {
         pid_t parent = getpid(), child = fork();

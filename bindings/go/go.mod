@@ -1,0 +1,3 @@
+module headway/debox
+
+go 1.21
