@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let opened = open(&arguments.run, arguments.point.as_deref())?;
     if opened.description().kind != Kind::Load && arguments.export.is_given() {
-        let message = "--hdr-log and --series need a single run; name one below the directory";
+        let message = "--out needs a single run; name one below the directory";
         return Err(Failure::Usage(message.into()));
     }
     if opened.description().kind == Kind::SpecWeb99 {

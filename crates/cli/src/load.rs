@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
+use headway_latency::Analysis;
 use headway_latency::format::printable;
 use headway_latency::run::description::Verdict;
-use headway_latency::{Analysis, Run};
 use headway_load::cli_types::{
     Agent, Bandwidth, Count, Cpus, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads, Time,
 };
@@ -21,7 +21,7 @@ use headway_load::engine;
 use headway_load::fail_if::Condition;
 use headway_load::scenario::Scenario;
 use headway_load::session::summary::{self, Style};
-use headway_load::session::{Demand, Finished, SessionError, Settings, WorkSource};
+use headway_load::session::{Demand, Finished, RunContext, SessionError, Settings, WorkSource};
 use headway_load::tls::TlsOptions;
 use serde_json::{Value, json};
 
@@ -50,6 +50,7 @@ Examples:
   headway load http://127.0.0.1:8080/ -c 200 -d 30         200 connections for 30 seconds
   headway load http://127.0.0.1:8080/ --rate 2000          latency at 2,000 requests per second
   headway load http://127.0.0.1:8080/ --rate 2000 -o run   keep every request in the directory run
+  headway load http://127.0.0.1:8080/ --rate 2000 --out csv=run.csv   figures of each second
   headway load http://127.0.0.1:8080/ --schedule 1000:10s,2000:10s,2000-4000:30s
   headway load http://127.0.0.1:8080/ --fileset /srv/set --rate 2000 --verify
   headway load http://[::1]:8080/a http://[::1]:8080/b -H 'Accept: text/html'
@@ -313,8 +314,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .ci
         .check(has_conditions || arguments.has_conditions())?;
     let directory = result.output.as_deref();
-    arguments.export.check(directory)?;
-    let around = run_context(result, "load")?;
+    let around = RunContext {
+        outputs: arguments.export.out.clone(),
+        ..run_context(result, "load")?
+    };
     let start = &arguments.demand.start;
     prepared.description.clock = start.wait(settings.agent, &around.interrupt)?;
     let finished = prepared.run(directory, &around).map_err(failure)?;
@@ -336,8 +339,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => print(&finished, directory, compared.as_ref())?,
     }
     ci.write(&finished, &cases, compared.as_ref())?;
-    if let (Some(directory), true) = (directory, arguments.export.is_given()) {
-        arguments.export.write(&Run::open(directory)?)?;
+    if !finished.failed_outputs.is_empty() {
+        return Err(anyhow!(finished.failed_outputs.join("\n")).into());
     }
     if !failures.is_empty() {
         return Err(Failure::Unmet(failures.join("\n")));

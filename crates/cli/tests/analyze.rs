@@ -389,7 +389,7 @@ fn log_that_has_no_latency_is_an_error_which_says_what_to_add() {
     assert!(shown.contains("$request_time"), "{shown}");
     for arguments in [
         &["--format", "combined"][..],
-        &["--series", "x.csv"][..],
+        &["--out", "csv=x.csv"][..],
         &["--point", "0.8"][..],
     ] {
         let output = analyze(&[&[text(&log)], arguments].concat());

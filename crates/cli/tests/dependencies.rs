@@ -130,7 +130,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("files", &["event", "os"]),
     (
         "load",
-        &["event", "http", "http2", "latency", "os", "specweb-files"],
+        &[
+            "event",
+            "http",
+            "http2",
+            // Metrics go to a server while a run goes on.
+            "http-client",
+            "latency",
+            "os",
+            "specweb-files",
+        ],
     ),
     ("specweb-files", &[]),
     ("specweb", &["specweb-files"]),

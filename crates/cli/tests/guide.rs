@@ -80,6 +80,7 @@ pages! {
     howto_client_certificates_work_when_pasted: "docs/src/howto/client-certificates.md",
     howto_http2_works_when_pasted: "docs/src/howto/http2.md",
     howto_https_works_when_pasted: "docs/src/howto/https.md",
+    howto_load_live_works_when_pasted: "docs/src/howto/load-live.md",
     howto_load_kubernetes_works_when_pasted: "docs/src/howto/load-kubernetes.md",
     howto_load_test_https_works_when_pasted: "docs/src/howto/load-test-https.md",
     howto_load_scenario_works_when_pasted: "docs/src/howto/load-scenario.md",

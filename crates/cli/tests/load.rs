@@ -12,6 +12,7 @@ mod cookies;
 mod effects;
 mod http2;
 mod https;
+mod live;
 mod machines;
 mod profiles;
 mod runs;

@@ -2,7 +2,7 @@
 
 use crate::readers::script_output;
 use crate::support;
-use headway_latency::export::{Format, export};
+use headway_latency::export::{Format, Seconds, export};
 use headway_latency::run::Window;
 use headway_latency::{Outcome, Row, Run, RunDescription, RunWriter};
 use headway_test_support::skip;
@@ -35,6 +35,10 @@ fn rows() -> Vec<Row> {
 }
 
 fn write(path: &Path) -> Run {
+    write_rows(path, &rows())
+}
+
+fn write_rows(path: &Path, rows: &[Row]) -> Run {
     let mut description = RunDescription {
         epoch_unix_ns: 1_700_000_000 * SECOND,
         ..support::description()
@@ -44,7 +48,7 @@ fn write(path: &Path) -> Run {
         end_ns: 4 * SECOND,
     });
     let mut writer = RunWriter::create(path, &description).expect("a new directory");
-    writer.append(&rows()).expect("room on the disk");
+    writer.append(rows).expect("room on the disk");
     writer.finish(&description).expect("room on the disk");
     Run::open(path).expect("a run")
 }
@@ -72,6 +76,34 @@ fn csv_has_a_line_per_second_and_nothing_where_nothing_ended() {
         lines[4]
     );
     assert_eq!(lines.len(), 5);
+}
+
+#[test]
+fn empty_seconds_are_there_until_the_measured_part_ends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = exported(&write_rows(directory.path(), &rows()[..4]), Format::Csv);
+    let starts: Vec<&str> = text.lines().map(|line| &line[..2]).collect();
+    assert_eq!(starts, ["se", "0,", "1,", "2,"]);
+}
+
+#[test]
+fn late_row_is_in_the_first_second_that_is_open() {
+    let (rows, mut seconds) = (rows(), Seconds::new(SECOND));
+    seconds.fill(4 * SECOND);
+    assert_eq!(seconds.close(2 * SECOND).map(|second| second.at), Some(0));
+    assert!(seconds.close(2 * SECOND).is_none(), "it has not ended");
+    // It ended in second 0.
+    seconds.take(&rows[1]);
+    let next = seconds.close(3 * SECOND).expect("it has ended");
+    assert_eq!((next.at, next.outcomes[0], next.bytes), (1, 1, 100));
+    assert_eq!(seconds.close(u64::MAX).map(|second| second.at), Some(2));
+    seconds.take(&rows[1]);
+    let last = seconds.close(u64::MAX).expect("a new one");
+    assert_eq!((last.at, last.outcomes[0]), (3, 1));
+    // One of the warm-up, and one that did not end.
+    seconds.take(&rows[0]);
+    seconds.take(&rows[5]);
+    assert!(seconds.close(u64::MAX).is_none());
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use crate::readers::{python, root, script_output};
 use crate::support::{description, finished, rows};
-use headway_latency::{Analysis, Analyzer, Outcome, Row};
+use headway_latency::run::merge::merge;
+use headway_latency::{Analysis, Analyzer, Outcome, Row, Run, RunWriter};
 use headway_test_support::skip;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -117,6 +118,43 @@ fn compare(test: &str, engine: &str, how: &str) {
 fn duckdb_gives_our_figures_to_the_last_digit() {
     let name = "duckdb_gives_our_figures_to_the_last_digit";
     compare(name, "duckdb", "scripts/setup duckdb");
+}
+
+/// Needs: DuckDB for Python, where the package index cannot be reached: scripts/setup duckdb
+#[test]
+fn notebook_gives_the_figures_of_a_merged_run() {
+    let Some(python) = python("duckdb") else {
+        return skip(
+            "notebook_gives_the_figures_of_a_merged_run",
+            "no duckdb for Python; run scripts/setup duckdb",
+        );
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let runs = [1, 2].map(|seed| {
+        let mut description = description();
+        description.load.seed = seed;
+        let path = directory.path().join(seed.to_string());
+        let mut writer = RunWriter::create(&path, &description).expect("a new directory");
+        writer.append(&rows(5_000 * seed)).expect("room");
+        writer.finish(&description).expect("room");
+        path
+    });
+    merge(&runs, &directory.path().join("all"), &[]).expect("runs that fit");
+    let all = Run::open(directory.path().join("all")).expect("a run");
+    let all: Vec<Row> = all.rows().expect("rows").flat_map(Result::unwrap).collect();
+    let queries = fs::canonicalize(root().join("sql")).expect("queries");
+    let queries = queries.to_str().expect("a plain path");
+    let found = script_output(
+        &python,
+        "notebook_runs.py",
+        "all",
+        directory.path(),
+        queries,
+    );
+    let expected: Value = serde_json::from_str(&expected(&all).to_string()).expect("JSON");
+    assert_eq!(found["tables"], expected);
+    let has_ended = |row: &&Row| !row.warmup && row.error != Outcome::Abandoned;
+    assert_eq!(found["requests"], all.iter().filter(has_ended).count());
 }
 
 /// Needs: DataFusion for Python: scripts/setup sql

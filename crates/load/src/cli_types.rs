@@ -3,11 +3,13 @@
 //! Each type parses with `FromStr`; an error says what is wrong and what to write instead. Pure:
 //! nothing here resolves a name or reads a clock.
 
+mod output;
 mod request;
 mod schedule;
 mod units;
 mod url;
 
+pub use output::SeriesOutput;
 pub use request::{Agent, Basic, Bearer, Cookie, Header, Seed, Threads};
 pub use schedule::{RateSchedule, RateStep};
 pub use units::{Bandwidth, Count, Cpus, PerConnection, Rate, Shares, Time};

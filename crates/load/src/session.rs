@@ -7,6 +7,7 @@
 
 mod fileset;
 mod judging;
+mod live;
 mod loops;
 mod observer;
 mod pin;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use crate::cli_types::Url;
+use crate::cli_types::{SeriesOutput, Url};
 use crate::client::environment::rfc3339;
 use crate::client::limits::{self, Shortage};
 use crate::client::resolve::ResolveError;
@@ -37,11 +38,13 @@ use crate::tls::TlsError;
 use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
+use live::{LiveSeries, Lost};
 use observer::Watched;
-use progress::ProgressLine;
+use progress::{LoopStates, ProgressLine};
 use recorder::Writer;
 use rows::{RowSink, Rows};
 
+pub use live::metrics;
 pub use redaction::without_secrets;
 pub use settings::{Demand, Settings, WorkSource};
 
@@ -124,6 +127,16 @@ pub enum SessionError {
     /// The thread that writes could not be started.
     #[error("starting a thread: {0}")]
     Thread(io::Error),
+    /// A server does not take metrics.
+    #[error(
+        "sending metrics to {url}: {why}; nothing was measured. Prometheus takes them with --web.enable-remote-write-receiver"
+    )]
+    Metrics {
+        /// Where they were sent.
+        url: String,
+        /// Why it failed.
+        why: String,
+    },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -188,6 +201,8 @@ pub struct RunContext {
     pub whole_only: bool,
     /// Where the server's own counters are read after the run.
     pub server_status: Option<Url>,
+    /// Where figures per second go while the run goes on.
+    pub outputs: Vec<SeriesOutput>,
 }
 
 /// The result of a session.
@@ -199,6 +214,8 @@ pub struct Finished {
     pub analysis: Analysis,
     /// Things that did not work and did not matter to the figures.
     pub warnings: Vec<String>,
+    /// Files of figures per second that are not whole.
+    pub failed_outputs: Vec<String>,
     /// The run was interrupted.
     pub interrupted: bool,
     /// The first connection that could not be opened, as text.
@@ -263,36 +280,54 @@ impl Prepared {
     /// The run itself.
     fn measure(&self, sink: RowSink, around: &RunContext) -> Result<Ran, SessionError> {
         let progress = around.progress.as_ref();
-        let progress = progress.map(|word| ProgressLine::start(word, &self.plan, self.threads));
+        let states = LoopStates::new(self.threads);
+        let others = pin::remaining_cpus(&allowed_cpus(), &self.cpus);
+        let live = self.live(around, &states, &others)?;
+        let seconds = live.as_ref().map(LiveSeries::seconds);
+        let progress = progress.map(|word| ProgressLine::start(word, &self.plan, &states));
         let progress = progress.transpose().map_err(SessionError::Thread)?;
-        let mut rows = Rows::new(sink, progress.as_ref().map(ProgressLine::latencies));
+        let latencies = progress.as_ref().map(ProgressLine::latencies);
+        let mut rows = Rows::new(sink, latencies, seconds.clone());
         let conforms = self.description.specweb99.is_some();
         if let (true, Mode::Closed { connections }) = (conforms, &self.plan.mode) {
             let from_ns = planned(&self.plan).start_ns;
             rows.conformance = Some(Conformance::new(*connections, from_ns));
         }
-        let others = pin::remaining_cpus(&allowed_cpus(), &self.cpus);
         let stopped_at_ns = Arc::clone(&rows.stopped_ns);
         let (writer, recorders) =
             Writer::start(rows, others, self.threads).map_err(SessionError::Thread)?;
         let failed = writer.failed();
         let observers = recorders.into_iter().enumerate().map(|(at, recorder)| {
-            let progress = progress.as_ref().map(|line| line.of_loop(at));
+            let (state, seconds) = (states.of_loop(at), seconds.clone());
             let interrupt = Arc::clone(&around.interrupt);
-            Watched::new(recorder, interrupt, progress, Arc::clone(&stopped_at_ns))
+            let stopped_at_ns = Arc::clone(&stopped_at_ns);
+            Watched::new(recorder, interrupt, state, seconds, stopped_at_ns)
         });
         let turned = loops::run(&self.plan, &self.cpus, observers.collect(), &failed);
         // Removed before anything else is printed.
         drop(progress);
-        let rows = writer.finish()?;
-        let turned = turned?;
+        let rows = writer.finish();
+        let lost = live.map(LiveSeries::finish).unwrap_or_default();
+        let (rows, turned) = (rows?, turned?);
         Ok(Ran {
             measured: turned.measured,
             waited: turned.waited,
             stopped_ns: turned.stopped_ns,
             dropped: turned.dropped,
             rows,
+            lost,
         })
+    }
+
+    /// The outputs of figures per second, if there are any.
+    fn live(
+        &self,
+        around: &RunContext,
+        states: &LoopStates,
+        cpus: &[usize],
+    ) -> Result<Option<LiveSeries>, SessionError> {
+        let window = planned(&self.plan);
+        LiveSeries::start(&around.outputs, &self.description, window, states, cpus)
     }
 
     /// Decides the verdict, writes the description and closes the directory.
@@ -320,6 +355,7 @@ impl Prepared {
             info.iterations = vec![found.finish()];
         }
         let mut warnings = judging::warnings(measured);
+        warnings.extend(ran.lost.warnings);
         let analysis = match ran.rows.sink {
             RowSink::Figures(mut analyzer) => {
                 analyzer.measured_in(description.load.measured);
@@ -339,6 +375,7 @@ impl Prepared {
             description: self.description,
             analysis,
             warnings,
+            failed_outputs: ran.lost.failures,
         })
     }
 }
@@ -351,6 +388,8 @@ struct Ran {
     stopped_ns: Option<u64>,
     dropped: u64,
     rows: Rows,
+    /// Of the outputs of figures per second.
+    lost: Lost,
 }
 
 /// From the end of the warm-up to when time ends the run, if it does.

@@ -11,7 +11,7 @@
 use headway_http::RejectKind;
 use serde::{Deserialize, Serialize};
 
-use super::{HandlerLabel, Histogram, HttpRequests, RequestDurations, RequestStages};
+use super::{HandlerLabel, Histogram, HttpRequests, LongestTurn, RequestDurations, RequestStages};
 
 /// How a number behaves over time, and so how workers' numbers merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,9 @@ macro_rules! counters {
             /// The part of that which they spent in each stage.
             #[serde(default)]
             pub request_stages: RequestStages,
+            /// The longest turn of the event loop, with its stages.
+            #[serde(default)]
+            pub loop_longest_turn: LongestTurn,
         }
 
         impl Counters {
@@ -104,6 +107,7 @@ macro_rules! counters {
                 self.http_requests.merge(&other.http_requests);
                 self.request_durations.merge(&other.request_durations);
                 self.request_stages.merge(&other.request_stages);
+                self.loop_longest_turn.merge(&other.loop_longest_turn);
             }
 
             /// Sets every gauge to zero, which leaves what outlives a worker.

@@ -98,6 +98,7 @@ families! {
     "Loop" {
         BLOCKED Counter "headway_loop_blocked_total" [call resource site] "Times that an event loop slept outside its event wait, by system call, resource and kernel function.";
         BLOCKED_SECONDS Counter "headway_loop_blocked_seconds_total" [call resource site] "Time that event loops slept outside their event wait, by system call, resource and kernel function.";
+        LONGEST_TURN Gauge "headway_loop_longest_turn_seconds" [stage] "Time that each stage took in the longest turn of an event loop so far. The sum of the stages is that turn.";
         WAITS Counter "headway_loop_waits_total" [] "Times that an event loop slept in its event wait.";
         WAIT_SECONDS Counter "headway_loop_wait_seconds_total" [] "Time that event loops slept in their event wait.";
         PREEMPTIONS Counter "headway_loop_preemptions_total" [] "Times that the kernel preempted an event loop.";

@@ -10,8 +10,8 @@ use std::fmt::{Display, Write};
 use super::families::{self, FixedFamily, MetricType};
 use super::request_durations::{LIMITS_US, RequestDurations};
 use super::{
-    Counters, Durations, Histogram, MasterStatus, Overview, RequestStage, RequestStages, Snapshot,
-    Upstream,
+    Counters, Durations, Histogram, LongestTurn, MasterStatus, Overview, RequestStage,
+    RequestStages, Snapshot, Upstream,
 };
 
 /// The content type of this format.
@@ -34,6 +34,7 @@ pub fn render(overview: &Overview) -> String {
         out.counters(&total.counters);
         out.durations(&total.counters.request_durations);
         out.stages(&total.counters.request_stages);
+        out.longest_turn(&total.counters.loop_longest_turn);
         out.upstreams(&total.upstreams);
         out.trace(&total.trace);
         out.build_info(overview, total);
@@ -147,6 +148,12 @@ impl Metrics {
         for stage in RequestStage::ALL {
             let labels: [(&str, &dyn Display); 1] = [("stage", &stage.as_str())];
             write_durations(lines, family.name, &labels, stages.of(stage));
+        }
+    }
+
+    fn longest_turn(&mut self, longest: &LongestTurn) {
+        for (stage, us) in longest.stages() {
+            self.sample(&families::LONGEST_TURN, &[&stage], us as f64 / 1e6);
         }
     }
 

@@ -143,6 +143,11 @@ fn metrics_follow_the_format_when_scraped() {
     assert!(value("headway_loop_lag_seconds_count") > 0.0);
     let longest = value("headway_loop_stage_longest_seconds{stage=\"client\"}");
     assert!(longest < 60.0, "{longest} is not in seconds");
+    let stages = metrics
+        .keys()
+        .filter(|name| name.starts_with("headway_loop_longest_turn_seconds{"));
+    let turn: f64 = stages.map(|name| value(name)).sum();
+    assert!(turn > 0.0 && turn < 60.0, "{turn}");
 }
 
 #[test]

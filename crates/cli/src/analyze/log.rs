@@ -55,7 +55,7 @@ impl Log {
 /// Prints the tables of a log, or the differences between two.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.export.is_given() || arguments.point.is_some() {
-        let message = "--hdr-log, --series and --point need a run directory, and this is a log";
+        let message = "--out and --point need a run directory, and this is a log";
         return Err(Failure::Usage(message.into()));
     }
     let first = Log::read(&arguments.run, arguments)?;

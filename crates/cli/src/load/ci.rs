@@ -243,6 +243,7 @@ mod tests {
             },
             analysis: Analyzer::new(&RunDescription::default()).finish(),
             warnings: Vec::new(),
+            failed_outputs: Vec::new(),
             interrupted: false,
             failure: None,
         }

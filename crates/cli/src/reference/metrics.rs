@@ -1,5 +1,6 @@
 //! The metrics reference, generated from the table that the server renders its metrics from.
 
+use headway_load::session::metrics::FAMILIES;
 use headway_server::metrics::families::{self, Family, GROUPS};
 use std::fmt::Write;
 
@@ -19,6 +20,14 @@ Each metric has its labels in braces, its type and its meaning. The values of it
 are listed below it. This page is generated from the code.
 ";
 
+const LOAD: &str = "
+## Load tests
+
+`headway load --out prometheus=URL` sends these once per second ([how](../howto/load-live.md)). All have the labels
+`job=\"headway-load\"`, `instance` (the host), `run` (`--label`, or when the run began) and `agent`.
+
+";
+
 /// The page in Markdown.
 pub fn metrics() -> String {
     let families = families::all();
@@ -33,7 +42,9 @@ pub fn metrics() -> String {
         }
         let _ = write!(out, "\n## {group}\n\n");
         for family in members {
-            out.push_str(&wrapped("- ", &description(family)));
+            let (kind, help) = (family.kind.as_str(), family.help);
+            let described = description(&family.name, &family.labels, kind, help);
+            out.push_str(&wrapped("- ", &described));
             for (values, help) in &family.series {
                 let values = values.iter().map(|value| format!("`{value}`"));
                 let values = values.collect::<Vec<_>>().join(", ");
@@ -41,17 +52,21 @@ pub fn metrics() -> String {
             }
         }
     }
+    out.push_str(LOAD);
+    for family in FAMILIES {
+        let described = description(family.name, family.labels, family.kind, family.help);
+        out.push_str(&wrapped("- ", &described));
+    }
     out
 }
 
 /// A family as one line: name, labels, type and meaning.
-fn description(family: &Family) -> String {
-    let labels = match family.labels.is_empty() {
+fn description(name: &str, labels: &[&str], kind: &str, help: &str) -> String {
+    let labels = match labels.is_empty() {
         true => String::new(),
-        false => format!("{{{}}}", family.labels.join(",")),
+        false => format!("{{{}}}", labels.join(",")),
     };
-    let kind = family.kind.as_str();
-    format!("`{}{labels}`, {kind}: {}", family.name, family.help)
+    format!("`{name}{labels}`, {kind}: {help}")
 }
 
 #[cfg(test)]

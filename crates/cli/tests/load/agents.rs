@@ -3,7 +3,8 @@
 use super::responding::{GOOD, Responding};
 use super::{headway, load, read_json, serving};
 use headway_latency::Run;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 #[test]
@@ -134,6 +135,49 @@ fn agents_that_meet_begin_together_and_their_clocks_are_put_right() {
     assert!(rows > 0);
     let json = read_json(&directory.path().join("all/run.json"));
     assert_eq!(json["load"]["rate_rps"], 300.0);
+}
+
+#[test]
+fn merge_says_what_is_missing_when_the_disk_of_an_agent_is_full() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let server = Responding::start(GOOD);
+    // A limit of the length of files is like a full disk: the write of a row fails.
+    let line = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
+    let start = |agent: &str, run: &str, is_full: bool| {
+        let mut command = serving::headway();
+        if is_full {
+            command = Command::new("sh");
+            command.args(["-c", line, env!("CARGO_BIN_EXE_headway")]);
+        }
+        command.args([
+            "load",
+            &server.url,
+            "--rate",
+            "800",
+            "-d",
+            "4",
+            "--warmup",
+            "0",
+        ]);
+        command.args(["--agent", agent, "-o", &file(run)]);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let agents = [start("0/2", "whole", false), start("1/2", "full", true)];
+    let [whole, full] = agents.map(|agent| agent.wait_with_output().unwrap());
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert!(whole.status.success());
+    assert_eq!(full.status.code(), Some(1), "{said}");
+    for part in ["writing the run: ", &file("full"), "File too large"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let (code, out, err) = headway(&["merge", &file("whole"), &file("full"), "-o", &file("all")]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("invalid: "), "{out}");
+    assert!(out.contains("did not finish: its "), "{out}");
+    let requests = |run: &str| read_json(Path::new(&file(run)))["summary"]["requests"].clone();
+    assert_eq!(requests("all/run.json"), requests("whole/run.json"));
 }
 
 #[test]

@@ -149,10 +149,10 @@ fn figures_per_second_are_written_beside_the_run() {
         "1",
         "-o",
         &file("run"),
-        "--hdr-log",
-        &file("run.hlog"),
-        "--series",
-        &file("run.csv"),
+        "--out",
+        &format!("hdr={}", file("run.hlog")),
+        "--out",
+        &format!("csv={}", file("run.csv")),
     ];
     let (code, _, err) = load(&[&[server.url.as_str()], &arguments[..]].concat());
     assert_eq!(code, 0, "{err}");
@@ -164,16 +164,20 @@ fn figures_per_second_are_written_beside_the_run() {
     let csv = std::fs::read_to_string(file("run.csv")).unwrap();
     assert!(csv.starts_with("second,complete,"), "{csv}");
     // `analyze` makes the same of the run directory.
-    let (code, _, err) = headway(&["analyze", &file("run"), "--series", &file("again.csv")]);
-    assert_eq!(code, 0, "{err}");
-    assert_eq!(std::fs::read_to_string(file("again.csv")).unwrap(), csv);
+    for (kind, expected) in [("csv", csv), ("hdr", log)] {
+        let out = format!("{kind}={}", file("again"));
+        let (code, _, err) = headway(&["analyze", &file("run"), "--out", &out]);
+        assert_eq!(code, 0, "{err}");
+        assert_eq!(std::fs::read_to_string(file("again")).unwrap(), expected);
+    }
     assert_eq!(
         read_json(Path::new(&file("run/run.json")))["summary"]["requests"],
         50
     );
     for (arguments, part) in [
-        (&["--series", "a.csv"][..], "add --output"),
-        (&["--series", "a.txt", "-o", "b"], "ends in .csv or .jsonl"),
+        (&["--out", "run"][..], "--output"),
+        (&["--out", "influxdb=x"], "csv=FILE"),
+        (&["--out", "prometheus=localhost:9090"], "/api/v1/write"),
     ] {
         let (code, _, err) = load(&[&[server.url.as_str()], arguments].concat());
         assert_eq!(code, 2, "{err}");

@@ -133,8 +133,8 @@ fn threads_share_https_http2_conditions_and_the_part_of_an_agent() {
         "1/2",
         "-o",
         &file("run"),
-        "--hdr-log",
-        &file("log"),
+        "--out",
+        &format!("hdr={}", file("log")),
     ];
     let found = measured(&[&trusted[..], &streams, &agent].concat());
     assert_eq!(found["summary"]["requests"], 150);

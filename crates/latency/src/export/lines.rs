@@ -38,9 +38,9 @@ pub(super) fn json(out: &mut dyn Write, second: &Second) -> io::Result<()> {
 fn counts(second: &Second) -> [u64; 5] {
     [
         second.at,
-        second.complete,
-        second.errors,
-        second.untimed,
+        second.complete(),
+        second.errors(),
+        second.untimed(),
         second.bytes,
     ]
 }

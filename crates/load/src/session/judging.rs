@@ -148,6 +148,7 @@ mod tests {
         let mut rows = Rows::new(
             RowSink::Figures(Box::new(Analyzer::new(&RunDescription::default()))),
             None,
+            None,
         );
         (rows.responses, rows.good, rows.not_found, rows.timed_out) = (70, 60, 4, 5);
         (rows.started, rows.untimed, rows.unqueued) = (80, 10, 9);
@@ -190,6 +191,7 @@ mod tests {
             stopped_ns: None,
             dropped: 8,
             rows,
+            lost: crate::session::Lost::default(),
         }
     }
 

@@ -3,20 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::live::LiveSeconds;
 use super::progress::LoopProgress;
 use super::recorder::Recorder;
-use crate::engine::{Control, Live, Observer};
+use crate::engine::{Control, Epoch, Live, Observer};
 use headway_latency::Row;
 
 /// How long requests in flight may take after an interruption; then they are abandoned.
 const INTERRUPT_GRACE_NS: u64 = 1_000_000_000;
 
-/// Passes rows to the recorder and the state to the progress line, and ends the run when it is
+/// Passes rows to the recorder and the state to those who show it, and ends the run when it is
 /// interrupted. There is one for each loop.
 pub(super) struct Watched {
     recorder: Recorder,
     interrupt: Arc<AtomicBool>,
-    progress: Option<LoopProgress>,
+    state: LoopProgress,
+    seconds: Option<Arc<LiveSeconds>>,
     stopped_ns: Option<u64>,
     /// The interruption, for the writer's thread.
     stopped_at_ns: Arc<AtomicU64>,
@@ -27,13 +29,15 @@ impl Watched {
     pub(super) fn new(
         recorder: Recorder,
         interrupt: Arc<AtomicBool>,
-        progress: Option<LoopProgress>,
+        state: LoopProgress,
+        seconds: Option<Arc<LiveSeconds>>,
         stopped_at_ns: Arc<AtomicU64>,
     ) -> Watched {
         Watched {
             recorder,
             interrupt,
-            progress,
+            state,
+            seconds,
             stopped_ns: None,
             stopped_at_ns,
         }
@@ -59,14 +63,18 @@ impl Watched {
 }
 
 impl Observer for Watched {
+    fn begin(&mut self, epoch: Epoch) {
+        if let Some(seconds) = &self.seconds {
+            seconds.begin(epoch);
+        }
+    }
+
     fn rows(&mut self, batch: &mut Vec<Row>) {
         self.recorder.take(batch);
     }
 
     fn tick(&mut self, live: &Live) -> Control {
-        if let Some(progress) = &self.progress {
-            progress.update(live, self.recorder.dropped());
-        }
+        self.state.update(live, self.recorder.dropped());
         match self.interrupt.load(Ordering::Relaxed) || self.recorder.failed() {
             true => self.stop(live.now_ns),
             false => Control::Continue,

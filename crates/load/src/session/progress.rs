@@ -47,18 +47,44 @@ impl Latencies {
 #[derive(Debug, Default)]
 struct SharedProgress {
     now_ns: AtomicU64,
+    started: AtomicU64,
     done: AtomicU64,
     errors: AtomicU64,
     in_flight: AtomicU64,
     waiting: AtomicU64,
+    connections: AtomicU64,
     dropped: AtomicU64,
     stage: AtomicU64,
+}
+
+/// What all loops of a run publish.
+#[derive(Clone, Debug)]
+pub(super) struct LoopStates(Arc<Vec<SharedProgress>>);
+
+impl LoopStates {
+    /// The states of this many loops.
+    pub(super) fn new(loops: usize) -> LoopStates {
+        let each = (0..loops).map(|_| SharedProgress::default());
+        LoopStates(Arc::new(each.collect()))
+    }
+
+    /// Where the loop with this number notes its state.
+    pub(super) fn of_loop(&self, at: usize) -> LoopProgress {
+        LoopProgress {
+            loops: self.clone(),
+            at,
+        }
+    }
+
+    /// The sum of all loops, and the clock and the stage of the first one.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot::of_all(&self.0)
+    }
 }
 
 /// A progress line. Dropping it removes the line.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
-    loops: Arc<Vec<SharedProgress>>,
     latencies: Arc<Latencies>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -66,9 +92,7 @@ pub(super) struct ProgressLine {
 
 impl ProgressLine {
     /// Begins the line, with a word before it.
-    pub(super) fn start(word: &str, plan: &Plan, loops: usize) -> io::Result<ProgressLine> {
-        let each = (0..loops).map(|_| SharedProgress::default());
-        let loops: Arc<Vec<SharedProgress>> = Arc::new(each.collect());
+    pub(super) fn start(word: &str, plan: &Plan, states: &LoopStates) -> io::Result<ProgressLine> {
         let latencies = Arc::new(Latencies::default());
         let (end, ended) = channel::<()>();
         let mut line = LineFormatter {
@@ -79,18 +103,17 @@ impl ProgressLine {
             warmup_done: 0,
             before: Snapshot::default(),
         };
-        let (state, seen) = (Arc::clone(&loops), Arc::clone(&latencies));
+        let (states, seen) = (states.clone(), Arc::clone(&latencies));
         let thread = std::thread::Builder::new()
             .name("progress".to_owned())
             .spawn(move || {
                 while ended.recv_timeout(LINE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    let text = line.next(Snapshot::of_all(&state), &seen.take());
+                    let text = line.next(states.snapshot(), &seen.take());
                     show(&text);
                 }
                 show("");
             })?;
         Ok(ProgressLine {
-            loops,
             latencies,
             end: Some(end),
             thread: Some(thread),
@@ -101,27 +124,19 @@ impl ProgressLine {
     pub(super) fn latencies(&self) -> Arc<Latencies> {
         Arc::clone(&self.latencies)
     }
-
-    /// Where the loop with this number notes its state.
-    pub(super) fn of_loop(&self, at: usize) -> LoopProgress {
-        LoopProgress {
-            loops: Arc::clone(&self.loops),
-            at,
-        }
-    }
 }
 
-/// What a loop shows on the line.
+/// Where a loop notes its state.
 #[derive(Clone, Debug)]
 pub(super) struct LoopProgress {
-    loops: Arc<Vec<SharedProgress>>,
+    loops: LoopStates,
     at: usize,
 }
 
 impl LoopProgress {
     /// Notes the state of the loop; some stores, no more.
     pub(super) fn update(&self, live: &Live, dropped: u64) {
-        let shared = &self.loops[self.at];
+        let shared = &self.loops.0[self.at];
         let stage = match live.stage {
             Stage::Warmup => 0,
             Stage::Measuring => 1,
@@ -130,10 +145,12 @@ impl LoopProgress {
         };
         for (counter, value) in [
             (&shared.now_ns, live.now_ns),
+            (&shared.started, live.started),
             (&shared.done, live.done),
             (&shared.errors, live.errors),
             (&shared.in_flight, live.in_flight.into()),
             (&shared.waiting, live.waiting.into()),
+            (&shared.connections, live.connections.into()),
             (&shared.dropped, dropped),
             (&shared.stage, stage),
         ] {
@@ -160,13 +177,15 @@ fn show(text: &str) {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Snapshot {
+pub(super) struct Snapshot {
     now_ns: u64,
+    pub(super) started: u64,
     done: u64,
     errors: u64,
-    in_flight: u64,
-    waiting: u64,
-    dropped: u64,
+    pub(super) in_flight: u64,
+    pub(super) waiting: u64,
+    pub(super) connections: u64,
+    pub(super) dropped: u64,
     stage: u64,
 }
 
@@ -175,10 +194,12 @@ impl Snapshot {
     fn of_all(loops: &[SharedProgress]) -> Snapshot {
         let mut all = loops.first().map_or(Snapshot::default(), Snapshot::of);
         for one in loops.iter().skip(1).map(Snapshot::of) {
+            all.started += one.started;
             all.done += one.done;
             all.errors += one.errors;
             all.in_flight += one.in_flight;
             all.waiting += one.waiting;
+            all.connections += one.connections;
             all.dropped += one.dropped;
         }
         all
@@ -187,10 +208,12 @@ impl Snapshot {
     fn of(shared: &SharedProgress) -> Snapshot {
         Snapshot {
             now_ns: shared.now_ns.load(Ordering::Relaxed),
+            started: shared.started.load(Ordering::Relaxed),
             done: shared.done.load(Ordering::Relaxed),
             errors: shared.errors.load(Ordering::Relaxed),
             in_flight: shared.in_flight.load(Ordering::Relaxed),
             waiting: shared.waiting.load(Ordering::Relaxed),
+            connections: shared.connections.load(Ordering::Relaxed),
             dropped: shared.dropped.load(Ordering::Relaxed),
             stage: shared.stage.load(Ordering::Relaxed),
         }

@@ -21,6 +21,9 @@ const BATCH_ROWS: usize = 4096;
 
 /// What becomes of the rows.
 pub(super) trait Sink: Send + 'static {
+    /// Is shown each batch when it comes, before several loops' rows are put in order.
+    fn see(&mut self, _rows: &[Row]) {}
+
     /// Writes a batch. It may wait for a disk; the loop does not.
     ///
     /// # Errors
@@ -157,6 +160,7 @@ fn write<S: Sink>(
     let mut merging = (empty.len() > 1).then(MergingRows::default);
     for Batch { of, mut rows } in full {
         if error.is_none() {
+            sink.see(&rows);
             let taken = match &mut merging {
                 None => sink.take(&rows),
                 Some(merging) => merging.take(&rows, &mut sink),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::live::LiveSeconds;
 use super::progress::Latencies;
 use super::recorder::Sink;
 use headway_latency::specweb99::Conformance;
@@ -40,11 +41,16 @@ pub(super) struct Rows {
     /// What connections received, for a SPECweb99-like run.
     pub conformance: Option<Conformance>,
     latencies: Option<Arc<Latencies>>,
+    seconds: Option<Arc<LiveSeconds>>,
 }
 
 impl Rows {
-    /// No rows yet; later ones are also shown to the progress line, if there is one.
-    pub(super) fn new(sink: RowSink, latencies: Option<Arc<Latencies>>) -> Rows {
+    /// No rows yet; later ones are also shown to the progress line and to live outputs, if there are any.
+    pub(super) fn new(
+        sink: RowSink,
+        latencies: Option<Arc<Latencies>>,
+        seconds: Option<Arc<LiveSeconds>>,
+    ) -> Rows {
         Rows {
             sink,
             started: 0,
@@ -57,15 +63,22 @@ impl Rows {
             stopped_ns: Arc::new(AtomicU64::new(u64::MAX)),
             conformance: None,
             latencies,
+            seconds,
         }
     }
 }
 
 impl Sink for Rows {
-    fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
+    fn see(&mut self, rows: &[Row]) {
         if let Some(latencies) = &self.latencies {
             latencies.record(rows);
         }
+        if let Some(seconds) = &self.seconds {
+            seconds.record(rows);
+        }
+    }
+
+    fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
         for row in rows.iter().filter(|row| !row.warmup) {
             self.started += 1;
             self.untimed += u64::from(!row.error.has_latency());
@@ -118,7 +131,7 @@ mod tests {
             handshake_ns: 0,
         };
         let analyzer = Analyzer::new(&RunDescription::default());
-        let mut rows = Rows::new(RowSink::Figures(Box::new(analyzer)), None);
+        let mut rows = Rows::new(RowSink::Figures(Box::new(analyzer)), None, None);
         let all = [
             row(200, Outcome::Ok, true),
             row(404, Outcome::Status, true),

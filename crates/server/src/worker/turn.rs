@@ -10,13 +10,13 @@
 
 use headway_accept::LISTENER;
 use headway_connection::CONNECTION;
-use headway_metrics::Counters;
+use headway_metrics::{Counters, TURN_STAGES};
 
 use super::tokens::{
     CONTROL, DIRECT_PROCESS, HANDSHAKES, HELPER, PROGRAM, SPAWNER, STORE, UPSTREAM_CONN,
 };
 
-/// What the loop does in a part of a turn.
+/// What the loop does in a part of a turn, in the order of [`TURN_STAGES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Accepts connections.
@@ -41,7 +41,8 @@ pub(super) enum Stage {
     Maintenance,
 }
 
-const STAGES: usize = Stage::Maintenance as usize + 1;
+const STAGES: usize = TURN_STAGES.len();
+const _: () = assert!(Stage::Maintenance as usize + 1 == STAGES);
 
 impl Stage {
     /// The stage that handles events of this kind of token.
@@ -102,7 +103,9 @@ impl Turn {
     /// The turn has ended, with maintenance.
     pub(super) fn end(&mut self, now_us: u64, counters: &mut Counters) {
         self.end_stage(Stage::Maintenance, now_us);
-        counters.loop_turn_us.record(self.now_us - self.begun_us);
+        let turn_us = self.now_us - self.begun_us;
+        counters.loop_turn_us.record(turn_us);
+        counters.loop_longest_turn.see(turn_us, &self.stages_us);
         let longest = [
             (Stage::Accept, &mut counters.loop_longest_accept_us),
             (Stage::Client, &mut counters.loop_longest_client_us),
@@ -162,5 +165,36 @@ mod tests {
         assert_eq!(counters.loop_longest_crypto_us, 300);
         assert_eq!(counters.loop_longest_send_us, 100);
         assert_eq!(counters.loop_longest_client_us, 60);
+        // The longest turn is still the first one, and it is shown as one.
+        let longest = counters.loop_longest_turn;
+        assert_eq!(
+            (longest.turn_us, longest.accept_us, longest.client_us),
+            (521, 490, 30)
+        );
+        assert_eq!((longest.crypto_us, longest.maintenance_us), (0, 1));
+    }
+
+    #[test]
+    fn each_stage_has_the_name_of_its_place() {
+        for stage in [
+            Stage::Accept,
+            Stage::Client,
+            Stage::Crypto,
+            Stage::Send,
+            Stage::Handshake,
+            Stage::Helper,
+            Stage::Upstream,
+            Stage::Control,
+            Stage::Queued,
+            Stage::Maintenance,
+        ] {
+            let name = format!("{stage:?}").to_lowercase();
+            assert_eq!(TURN_STAGES[stage as usize], name);
+            let (mut turn, mut counters) = (Turn::default(), Counters::default());
+            turn.begin(0);
+            turn.end_stage(stage, 7);
+            turn.end(7, &mut counters);
+            assert_eq!(counters.loop_longest_turn.stage(), Some((&*name, 7)));
+        }
     }
 }

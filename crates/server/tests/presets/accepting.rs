@@ -138,6 +138,8 @@ fn loop_blocks_at_one_of_the_requests_with_stall_every() {
         if stalls > 0 {
             assert!(after.counters.loop_turn_us.max() >= 1_000);
             assert!(after.counters.loop_longest_client_us >= 1_000);
+            let longest = after.counters.loop_longest_turn;
+            assert_eq!(longest.turn_us, after.counters.loop_turn_us.max());
         }
     }
 }

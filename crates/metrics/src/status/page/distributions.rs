@@ -53,7 +53,15 @@ pub(super) fn loop_times(out: &mut String, counters: &Counters) {
             &counters.loop_lag_us,
         ),
     ];
-    times(out, "Turns of the event loops", of);
+    let mut rows = times(of);
+    if let Some((stage, us)) = counters.loop_longest_turn.stage() {
+        rows.push(Row::new(
+            "most of the longest turn",
+            "The stage that took most of the longest turn so far, and its time. The metrics have all stages of it.",
+            format!("{stage}, {}", format::time_us(us as f64)),
+        ));
+    }
+    card(out, "Turns of the event loops", &rows);
 }
 
 /// How long requests were in each stage. One without requests is left out.
@@ -104,10 +112,10 @@ pub(super) fn helper_times(out: &mut String, counters: &Counters) {
             &counters.helper_service_us,
         ),
     ];
-    times(out, "Helper job times", of);
+    card(out, "Helper job times", &times(of));
 }
 
-fn times(out: &mut String, title: &str, of: [(&str, &str, &Histogram); 2]) {
+fn times(of: [(&str, &'static str, &Histogram); 2]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, help, times) in of {
         for (quantile, name) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99"), (1.0, "max")] {
@@ -117,7 +125,7 @@ fn times(out: &mut String, title: &str, of: [(&str, &str, &Histogram); 2]) {
             rows.push(Row::new(format!("{what}, {name}"), help, shown));
         }
     }
-    card(out, title, &rows);
+    rows
 }
 
 /// The distribution of ready events per wakeup (Figure 1 of the 2006 paper). A loop that never

@@ -163,6 +163,18 @@ fn status_page_shows_skew_between_several_workers() {
 }
 
 #[test]
+fn status_page_names_the_stage_that_made_the_longest_turn() {
+    let mut page = overview(TraceLevel::Stacks, vec![], 0);
+    let row = "<th>most of the longest turn</th>";
+    assert!(!render(&page, &History::default()).contains(row));
+    let longest = &mut page.total.as_mut().unwrap().counters.loop_longest_turn;
+    longest.see(5_000, &[0, 100, 4_850, 0, 0, 0, 0, 0, 0, 50]);
+    let shown = render(&page, &History::default());
+    let row = format!("{row}<td>crypto, 4.85 ms</td>");
+    assert!(shown.contains(&row), "{shown}");
+}
+
+#[test]
 fn status_page_shows_every_number_once() {
     let page = render(
         &overview(TraceLevel::Stacks, vec![], 0),
