@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use headway_sandbox::Support;
 use headway_test_support::disks::Mount;
@@ -41,13 +42,19 @@ struct Confined {
     /// An authority which answers nothing, so the ACME process waits for it.
     _authority: TcpListener,
     collector: Collector,
+    certified: Certified,
 }
 
 impl Confined {
     fn start(sandbox: &str) -> Confined {
+        Confined::start_by(program(), sandbox)
+    }
+
+    fn start_by(program: Command, sandbox: &str) -> Confined {
         let site = Site::new();
         site.open_to_all();
-        Certified::new().write(&site.path(""));
+        let certified = Certified::new();
+        certified.write(&site.path(""));
         for name in ["log", "temporary"] {
             fs::create_dir(site.path(name)).unwrap();
         }
@@ -72,13 +79,17 @@ impl Confined {
             site.path("cgi"),
             upstream.local_addr().unwrap(),
         );
-        let server = site.serve_configured(&text);
+        let file = site.path("headway.toml");
+        fs::write(&file, text).unwrap();
+        let arguments = ["--workers", "1", "--config", file.to_str().unwrap()];
+        let server = Server::start(program, &site.path("root"), &arguments);
         Confined {
             site,
             server,
             upstream,
             _authority: authority,
             collector,
+            certified,
         }
     }
 
