@@ -20,6 +20,7 @@ use std::io::Write;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::Failure;
 
@@ -59,6 +60,9 @@ const EXAMPLES: &str = concat!(
     "\n",
     "Exit codes: 0 success, 1 failure, 2 usage error.",
 );
+
+/// How long a start waits for the file systems of document roots.
+const ROOTS_WAIT: Duration = Duration::from_secs(5);
 
 /// Options that `-h` shows; `--help` shows all.
 const COMMON: &[&str] = &[
@@ -266,7 +270,9 @@ pub fn run<C: Contents>(arguments: Arguments<C>) -> Result<(), Failure> {
         true => Inherited::default(),
         false => Inherited::take()?,
     };
-    let Checked { config, warnings } = match check(&arguments) {
+    // An upgrade of a server that has its roots open is not worth losing them.
+    let roots_wait = (!arguments.run.rehearse_upgrade).then_some(ROOTS_WAIT);
+    let Checked { config, warnings } = match check(&arguments, roots_wait) {
         Ok(checked) => checked,
         Err(errors) => {
             inherited.fail(joined(&errors));
@@ -302,7 +308,8 @@ pub fn run<C: Contents>(arguments: Arguments<C>) -> Result<(), Failure> {
         quiet: arguments.run.quiet,
     };
     let read_config = move || {
-        let Checked { config, warnings } = check(&arguments).map_err(|errors| joined(&errors))?;
+        let Checked { config, warnings } =
+            check(&arguments, None).map_err(|errors| joined(&errors))?;
         for warning in warnings {
             warn(&warning.to_string());
         }
@@ -333,10 +340,14 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: warning: {}", printable(text));
 }
 
-fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Vec<ConfigError>> {
+fn check<C: Contents>(
+    arguments: &Arguments<C>,
+    roots_wait: Option<Duration>,
+) -> Result<Checked, Vec<ConfigError>> {
     let (options, mut errors) = settings(arguments);
     let environment = Environment {
         extensions: C::EXTENSIONS.known(),
+        roots_wait,
         ..Environment::detect()
     };
     let checked = match &arguments.run.config {
@@ -347,13 +358,23 @@ fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Vec<ConfigErr
         },
     };
     match checked {
-        Ok(checked) if errors.is_empty() => Ok(checked),
+        Ok(checked) if errors.is_empty() => with_user(checked, arguments.run.check),
         Ok(_) => Err(errors),
         Err(more) => {
             errors.extend(more);
             Err(errors)
         }
     }
+}
+
+/// An error if root has to name a user. A check only warns: it may be for a server that another user starts.
+fn with_user(mut checked: Checked, is_check: bool) -> Result<Checked, Vec<ConfigError>> {
+    match checked.config.lacks_user() {
+        Some(problem) if is_check => checked.warnings.push(problem),
+        Some(problem) => return Err(vec![problem]),
+        None => {}
+    }
+    Ok(checked)
 }
 
 /// The settings of the command line, and what is wrong with them.

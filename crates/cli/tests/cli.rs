@@ -1,6 +1,7 @@
 //! The command as its users see it: words, exit codes, and what `serve` says when it cannot start.
 
 use crate::serving::{Server, headway};
+use headway_test_support::{is_root, skip};
 
 /// Wrong command lines, and a part of the answer.
 const USAGE_ERRORS: &[(&[&str], &str)] = &[
@@ -302,6 +303,40 @@ fn manual_pages_and_completions_are_written_when_asked() {
     assert!(!directory.path().join("headway-serve-worker.1").exists());
     let (code, out, _) = run(&["completions", "bash"]);
     assert!(code == 0 && out.contains("headway"));
+}
+
+/// Needs: root, and no user `headway`
+#[test]
+fn root_starts_no_server_for_other_machines_without_a_user() {
+    const NAME: &str = "root_starts_no_server_for_other_machines_without_a_user";
+    let users = std::fs::read_to_string("/etc/passwd").unwrap();
+    if !is_root() || users.lines().any(|line| line.starts_with("headway:")) {
+        return skip(NAME, "root, and no user `headway`");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_str().unwrap();
+    let serve = |more: &[&str]| {
+        let listen = ["serve", root, "--listen", "127.0.0.1:0", "--listen", ":0"];
+        run(&[&listen[..], more].concat())
+    };
+    let (code, _, err) = serve(&[]);
+    assert_eq!(code, 1, "{err}");
+    for part in [
+        "headway: user: root starts no server at 0.0.0.0:0",
+        "useradd --system headway",
+        "--user www-data",
+        "--user root stays root",
+    ] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+    // It may be for a server that another user starts.
+    let (code, _, err) = serve(&["--check"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("user: root starts no server"), "{err}");
+    let (code, _, err) = serve(&["--check", "--user", "root"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let server = Server::start_hello(headway(), &["--listen", ":0", "--user", "root"]);
+    assert_eq!(server.get("/").0, 200);
 }
 
 #[test]

@@ -97,6 +97,26 @@ fn packages_have_the_same_bytes_when_they_are_made_again() {
     }
 }
 
+/// Needs: dpkg and python3
+#[test]
+fn programs_that_need_a_newer_c_library_are_not_packaged() {
+    if let Some(needed) = lacks() {
+        return skip(
+            "programs_that_need_a_newer_c_library_are_not_packaged",
+            needed,
+        );
+    }
+    let out = tempfile::tempdir().expect("a directory");
+    let mut command = script("package");
+    command.arg(out.path()).env("BUILT", built());
+    command.env("FORMATS", "tar").env("GLIBC_MAX", "2.17");
+    let done = command.output().expect("the script runs");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success(), "{errors}");
+    assert!(errors.contains("and GLIBC_MAX is 2.17"), "{errors}");
+    assert_eq!(fs::read_dir(out.path()).expect("a directory").count(), 0);
+}
+
 /// What Debian's lintian would look at: conffiles, checksums, modes, scripts, and texts that have to be there.
 ///
 /// Needs: dpkg and python3
@@ -182,12 +202,18 @@ server=$!
 for attempt in $(seq 500); do [ -e /run/ready ] && break; sleep 0.02; done
 curl -s http://localhost/ | grep -o 'Headway serves this page'
 for pid in $(pgrep -P $server); do stat -c %U "/proc/$pid"; done | sort -u
+mkdir "$STATE/other"
+echo 'another host' >"$STATE/other/index.html"
+chmod a+rx "$STATE" "$STATE/other"
+printf '[[host]]\nnames = "other.example"\nroot = "%s"\n' "$STATE/other" >/etc/headway/conf.d/other.toml
 kill -HUP $server
 for attempt in $(seq 500); do
     curl -s http://127.0.0.1:9090/metrics | grep -q 'reloads_total{result="done"} 1' && break
     sleep 0.02
 done
 curl -s -o /dev/null -w '%{http_code}\n' http://localhost/
+curl -s -H 'Host: other.example' http://localhost/
+rm /etc/headway/conf.d/other.toml
 kill $server
 wait $server
 grep -c 'GET / ' /var/log/headway/access.log
@@ -221,8 +247,7 @@ fn package_is_installed_serves_as_its_user_and_leaves_nothing_when_purged() {
     }
     let errors = String::from_utf8_lossy(&done.stderr);
     let said = fs::read_to_string(state.path().join("errors")).unwrap_or_default();
-    let expected =
-        "installed\nHeadway serves this page\nheadway\n200\n2\nnothing left\nno user left\n";
+    let expected = "installed\nHeadway serves this page\nheadway\n200\nanother host\n3\nnothing left\nno user left\n";
     assert_eq!(printed, expected, "{errors}\n{said}");
 }
 

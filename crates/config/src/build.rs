@@ -45,7 +45,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_default, to);
     let (research, defaults) = research(from, workers, memory, to);
     let accept = accept::accept_settings(from, &defaults, to);
-    let mut hosts = hosts::hosts(from, environment.extensions.applications, to);
+    let mut hosts = hosts::hosts(from, environment, to);
     let buffer_files_max = locations::buffer_files(&hosts, environment.nofile);
     let others = most_helpers(helpers_max) + locations::descriptors(&hosts) + buffer_files_max;
     let (max_connections, open_files) = descriptors(from, others, &defaults, environment, to);
@@ -70,6 +70,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         unix_rights,
         workers,
         hosts,
+        silent_roots: std::mem::take(&mut to.silent_roots),
         events: events(from, defaults.events, to),
         accept_batch: accept.batch,
         early_reject: accept.early_reject,

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::build::build;
 use super::error::{Findings, PlacedFile};
@@ -34,6 +35,8 @@ pub struct Environment {
     pub process_memory_bytes: u64,
     /// What the program contains besides the server.
     pub extensions: KnownExtensions,
+    /// How long the file systems of document roots may take to answer, all together. Without it the check waits.
+    pub roots_wait: Option<Duration>,
 }
 
 impl Environment {
@@ -48,6 +51,7 @@ impl Environment {
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
             extensions: KnownExtensions::NONE,
+            roots_wait: None,
         }
     }
 }

@@ -56,6 +56,15 @@ impl ConfigError {
         }
     }
 
+    /// What is about this machine and no line.
+    pub(super) fn of_machine(problem: String) -> ConfigError {
+        ConfigError {
+            location: ErrorLocation::Nowhere,
+            problem,
+            environment: true,
+        }
+    }
+
     /// A wrong value of an option.
     pub(super) fn option(key: &str, problem: String) -> ConfigError {
         ConfigError {
@@ -145,6 +154,8 @@ pub(crate) struct Findings<'t> {
     pub(crate) research: Option<&'static ResearchTable>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<ConfigError>,
+    /// Document roots whose file system does not answer.
+    pub(super) silent_roots: Vec<PathBuf>,
 }
 
 impl<'t> Findings<'t> {
@@ -159,6 +170,7 @@ impl<'t> Findings<'t> {
             research,
             errors: Vec::new(),
             warnings: Vec::new(),
+            silent_roots: Vec::new(),
         }
     }
 

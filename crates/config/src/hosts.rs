@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use super::check::Environment;
+use super::document_root::{Found, Patience};
 use super::error::Findings;
 use super::keys::Setting;
 use super::ranges::{span, tables, value};
@@ -24,9 +26,11 @@ const FALLBACKS_MAX: usize = 8;
 
 pub(super) fn hosts(
     from: &Settings,
-    applications: &dyn KnownApplications,
+    environment: &Environment,
     to: &mut Findings<'_>,
 ) -> Vec<Host> {
+    let applications = environment.extensions.applications;
+    let patience = Patience::new(environment.roots_wait);
     let written = tables(&from.host);
     let top = locations::location_list("location", tables(&from.location), from, applications, to);
     let mut hosts = Vec::new();
@@ -35,7 +39,8 @@ pub(super) fn hosts(
             root: from.root.clone(),
             ..HostSettings::default()
         };
-        hosts.push(host("", &default, &top, from, applications, to));
+        let root = root("root", &default.root, patience, to);
+        hosts.push(host("", (&default, root), &top, from, applications, to));
     }
     let known = (from, applications);
     for settings in written {
@@ -48,7 +53,8 @@ pub(super) fn hosts(
             }
             continue;
         }
-        let host = host("host.", settings, &top, from, applications, to);
+        let root = root("host.root", &settings.root, patience, to);
+        let host = host("host.", (settings, root), &top, from, applications, to);
         hosts.extend(canonical::divide(host, settings, known, to));
     }
     hosts
@@ -56,7 +62,7 @@ pub(super) fn hosts(
 
 fn host(
     prefix: &str,
-    own: &HostSettings,
+    (own, root): (&HostSettings, PathBuf),
     locations: &[Location],
     top: &Settings,
     applications: &dyn KnownApplications,
@@ -65,7 +71,6 @@ fn host(
     let key = |name: &str| format!("{prefix}{name}");
     let index = own.index.as_ref().or(top.index.as_ref());
     let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
-    let root = root(&key("root"), &own.root, to);
     let locations =
         locations::host_locations(tables(&own.location), locations, top, applications, to);
     locations::check_applications(&root, &locations, applications, to);
@@ -170,29 +175,25 @@ pub(super) fn lasting_path(written: &Path) -> std::io::Result<PathBuf> {
     Ok(if plain == real { real } else { absolute })
 }
 
-fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+fn root(key: &str, item: &Setting<PathBuf>, patience: Patience, to: &mut Findings<'_>) -> PathBuf {
     let position = span(item);
     let written = item.as_ref().map_or(Path::new("."), |item| item.get_ref());
     let shown = written.display();
-    let path = match lasting_path(written) {
-        Ok(path) => path,
-        Err(error) => {
-            to.environment_error(key, position, format!("the document root {shown}: {error}"));
-            return written.into();
+    match patience.look(written) {
+        Found::Directory(path) => path,
+        Found::Unusable(why) => {
+            to.environment_error(key, position, format!("the document root {shown}{why}"));
+            written.into()
         }
-    };
-    let rights = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
-    if !path.is_dir() {
-        to.environment_error(
-            key,
-            position,
-            format!("the document root {shown} is not a directory"),
-        );
-    } else if let Err(error) = rustix::fs::access(&path, rights) {
-        let problem = format!("the document root {shown} is not readable: {error}");
-        to.environment_error(key, position, problem);
+        Found::Silent(path) => {
+            let problem = format!(
+                "the document root {shown}: its file system does not answer; requests for it get 503 until it does"
+            );
+            to.warning(key, position, problem);
+            to.silent_roots.push(path.clone());
+            path
+        }
     }
-    path
 }
 
 fn names(own: &HostSettings, to: &mut Findings<'_>) -> Vec<String> {

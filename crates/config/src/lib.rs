@@ -35,6 +35,7 @@ mod logs;
 mod memory;
 mod networks;
 mod otlp;
+mod path_match;
 mod ranges;
 mod redirect;
 mod strategy;
@@ -47,6 +48,7 @@ mod check;
 mod cors;
 mod files;
 mod host_listeners;
+mod document_root;
 mod hosts;
 mod handlers;
 mod locations;
@@ -74,13 +76,14 @@ pub use fallback::Fallback;
 pub use files::{EtagSource, Symlinks};
 pub use header_rule::{HeaderAction, HeaderRule, StatusRange};
 pub use headway_gateway::client_address::UNIX_CLIENT;
-pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, PathMatch, Streams};
+pub use locations::{Cgi, HandlerConfig, Location, NamedApplication, Streams};
 pub use log_daemon::LogDaemon;
 pub use log_format::{LogField, LogFormat, LogPart, LogTemplate};
 pub use logs::{LogConfig, LogFile};
 pub use memory::{Memory, available_now, default_kept_bytes};
 pub use networks::{Access, Network, Networks, TrustedProxies};
 pub use otlp::{OtlpConfig, Percent};
+pub use path_match::PathMatch;
 pub use redirect::Redirect;
 pub use research::{RESEARCH_TABLE, ResearchConfig, SendOrder, SendVariant};
 pub use settings::Settings;
@@ -114,6 +117,9 @@ pub struct Config {
     pub workers: usize,
     /// Virtual hosts, at least one; the first is the default host.
     pub hosts: Vec<Host>,
+    /// Document roots whose file system did not answer when they were looked at.
+    #[serde(default)]
+    pub silent_roots: Vec<PathBuf>,
     /// The event mechanism: `select`, `poll`, `epoll`, `epoll-edge` or `io_uring`.
     pub events: String,
     /// Connections to accept per wakeup.

@@ -6,7 +6,6 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use toml::Spanned;
@@ -14,6 +13,7 @@ use toml::Spanned;
 use super::error::Findings;
 use super::handlers::{check_foreign_settings, kind};
 use super::keys::Setting;
+use super::path_match::{PathMatch, path_match};
 use super::ranges::{number, size, span, time, value};
 use super::redirect::Redirect;
 use super::settings::{LocationSettings, Settings};
@@ -89,24 +89,6 @@ pub struct Location {
     pub accel_redirect: bool,
     /// Variables for the program in addition to those of the request.
     pub variables: BTreeMap<String, String>,
-}
-
-/// The paths of a location.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PathMatch {
-    /// This path and those below it. The longest prefix wins, also over any suffix.
-    Prefix(String),
-    /// Paths with a component that ends so.
-    Suffix(String),
-}
-
-impl fmt::Display for PathMatch {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PathMatch::Prefix(text) | PathMatch::Suffix(text) => out.write_str(text),
-        }
-    }
 }
 
 /// What answers the requests of a location.
@@ -387,7 +369,7 @@ fn location(
     to: &mut Findings<'_>,
 ) -> Option<Location> {
     let (own, position) = (item.get_ref(), item.span());
-    let rule = rule(key, own, &position, to);
+    let rule = path_match(key, own, &position, to);
     let kind = kind(key, own, &position, from, applications, to);
     if let Some(kind) = &kind {
         check_foreign_settings(key, own, kind, to);
@@ -505,58 +487,6 @@ fn timeouts(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> (u64, u
     (timeout_ms, request_timeout_ms.min(DAY_MS))
 }
 
-fn rule(
-    key: &str,
-    own: &LocationSettings,
-    position: &Range<usize>,
-    to: &mut Findings<'_>,
-) -> Option<PathMatch> {
-    let (text, rule, good): (&String, fn(String) -> PathMatch, bool) = match (
-        &own.prefix,
-        &own.suffix,
-    ) {
-        (Some(prefix), None) => {
-            let text = prefix.get_ref();
-            (text, PathMatch::Prefix, is_prefix(text))
-        }
-        (None, Some(suffix)) => {
-            let text = suffix.get_ref();
-            (text, PathMatch::Suffix, is_suffix(text))
-        }
-        _ => {
-            if !own.has_faults {
-                let problem = "a location needs its paths: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
-                to.usage_error(key, Some(position.clone()), problem.into());
-            }
-            return None;
-        }
-    };
-    if !good {
-        let problem = format!(
-            "`{text}` is not a path; a prefix begins with a slash and has no `.`, empty component or escape, and a suffix has no slash"
-        );
-        to.usage_error(key, span(&own.prefix).or(span(&own.suffix)), problem);
-        return None;
-    }
-    Some(rule(text.clone()))
-}
-
-/// Prefixes are compared with decoded paths without dot components.
-fn is_prefix(text: &str) -> bool {
-    let Some(relative) = text.strip_prefix('/') else {
-        return false;
-    };
-    let inner = relative.strip_suffix('/').unwrap_or(relative);
-    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    (relative.is_empty() || inner.split('/').all(plain))
-        && !text.contains(['%', '?', '#'])
-        && !text.chars().any(char::is_control)
-}
-
-fn is_suffix(text: &str) -> bool {
-    !text.is_empty() && !text.contains(['/', '%', '?', '#']) && !text.chars().any(char::is_control)
-}
-
 fn variables(
     key: &str,
     item: &Setting<BTreeMap<String, String>>,
@@ -573,25 +503,4 @@ fn variables(
         }
     }
     item.get_ref().clone()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{is_prefix, is_suffix};
-
-    #[test]
-    fn prefix_and_suffix_are_errors_when_no_path_can_match() {
-        for prefix in ["/", "/cgi-bin/", "/app", "/a/b/", "/a.b/"] {
-            assert!(is_prefix(prefix), "{prefix}");
-        }
-        for prefix in [
-            "", "cgi-bin/", "//", "/a//b", "/./", "/a/../b", "/a%20b/", "/a?b", "/\n",
-        ] {
-            assert!(!is_prefix(prefix), "{prefix:?}");
-        }
-        assert!(is_suffix(".php") && is_suffix("cgi"));
-        for suffix in ["", "/x", ".p?p", "\0"] {
-            assert!(!is_suffix(suffix), "{suffix:?}");
-        }
-    }
 }

@@ -390,6 +390,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     match &location.path {
         PathMatch::Prefix(prefix) => writeln!(out, "prefix = {}", quoted(prefix))?,
         PathMatch::Suffix(suffix) => writeln!(out, "suffix = {}", quoted(suffix))?,
+        PathMatch::Exact(path) => writeln!(out, "path = {}", quoted(path))?,
     }
     match &location.handler {
         HandlerConfig::Files => writeln!(out, "files = true")?,

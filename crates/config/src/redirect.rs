@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::Findings;
+use super::keys::Setting;
 use super::ranges::{span, value};
 use super::settings::LocationSettings;
 
@@ -46,8 +47,12 @@ pub(super) fn redirect(
             problem,
         );
     }
-    let prefix = own.prefix.as_ref().map(|prefix| prefix.get_ref().as_str());
-    if let Some(problem) = problem_of(written, prefix) {
+    let text = |item: &Setting<String>| item.as_ref().map(|item| item.get_ref().clone());
+    let problem = match (text(&own.path), text(&own.prefix)) {
+        (Some(path), _) => problem_of_path(written, &path),
+        (None, prefix) => problem_of(written, prefix.as_deref()),
+    };
+    if let Some(problem) = problem {
         to.usage_error(&format!("{key}.redirect"), span(&own.redirect), problem);
         return None;
     }
@@ -59,11 +64,37 @@ pub(super) fn redirect(
     })
 }
 
-/// What is wrong with a target.
+/// What is wrong with the target of one path.
+fn problem_of_path(written: &str, path: &str) -> Option<String> {
+    if written.ends_with('*') {
+        return Some("a * stands for the rest behind a prefix; a path has none".into());
+    }
+    let place = written.split(['?', '#']).next();
+    if place == Some(path) {
+        return Some(format!(
+            "`{written}` is that path, so the redirect leads to itself"
+        ));
+    }
+    problem_of_form(written)
+}
+
+/// What is wrong with the target of a prefix.
 fn problem_of(written: &str, prefix: Option<&str>) -> Option<String> {
     let Some(prefix) = prefix else {
-        return Some("redirect needs a prefix, not a suffix".into());
+        return Some("redirect needs a prefix or a path, not a suffix".into());
     };
+    if let Some(problem) = problem_of_form(written) {
+        return Some(problem);
+    }
+    let target = written.strip_suffix('*').unwrap_or(written);
+    // A browser would follow it until it gives up.
+    let below = format!("{}/", prefix.trim_end_matches('/'));
+    (target.starts_with(&below) || target == prefix)
+        .then(|| format!("`{written}` is below `{prefix}`, so the redirect leads to itself"))
+}
+
+/// What is wrong with a target, wherever it is redirected from.
+fn problem_of_form(written: &str) -> Option<String> {
     let (target, keeps_rest) = match written.strip_suffix('*') {
         Some(target) => (target, true),
         None => (written, false),
@@ -84,22 +115,37 @@ fn problem_of(written: &str, prefix: Option<&str>) -> Option<String> {
         ));
     }
     // Otherwise the rest of the path could become a part of the host name.
-    if keeps_rest && (!target.ends_with('/') || authority.is_some_and(|rest| !rest.contains('/'))) {
-        return Some("write the * behind a slash, such as https://www.example.com/*".into());
-    }
-    // A browser would follow it until it gives up.
-    let below = format!("{}/", prefix.trim_end_matches('/'));
-    if is_path && (target.starts_with(&below) || target == prefix) {
-        return Some(format!(
-            "`{written}` is below `{prefix}`, so the redirect leads to itself"
-        ));
-    }
-    None
+    let is_ambiguous =
+        keeps_rest && (!target.ends_with('/') || authority.is_some_and(|rest| !rest.contains('/')));
+    is_ambiguous.then(|| "write the * behind a slash, such as https://www.example.com/*".into())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::problem_of;
+    use super::{problem_of, problem_of_path};
+
+    #[test]
+    fn target_of_one_path_is_another_one_without_a_rest() {
+        for written in [
+            "/old/new",
+            "/new?a=b",
+            "/older",
+            "https://example.com/old",
+            "/",
+        ] {
+            assert_eq!(problem_of_path(written, "/old"), None, "{written}");
+        }
+        for (written, part) in [
+            ("/new/*", "a path has none"),
+            ("/old", "leads to itself"),
+            ("/old?x", "leads to itself"),
+            ("/old#x", "leads to itself"),
+            ("new", "not a path or a URL"),
+        ] {
+            let problem = problem_of_path(written, "/old");
+            assert!(problem.is_some_and(|text| text.contains(part)), "{written}");
+        }
+    }
 
     #[test]
     fn targets_are_paths_and_urls_that_lead_elsewhere() {

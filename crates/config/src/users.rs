@@ -3,8 +3,9 @@
 use rustix::process::geteuid;
 
 use super::account::Account;
-use super::error::Findings;
+use super::error::{ConfigError, Findings};
 use super::keys::Setting;
+use super::{Config, Endpoint};
 
 /// The user which the package creates.
 const PACKAGE_USER: &str = "headway";
@@ -26,6 +27,26 @@ pub(super) fn server_user(item: &Setting<String>, to: &mut Findings<'_>) -> Opti
         },
         None if geteuid().is_root() => Account::parse(PACKAGE_USER).ok(),
         None => None,
+    }
+}
+
+impl Config {
+    /// What root has to say before it starts this server: all processes would stay root, and other machines
+    /// reach them. On addresses of this machine alone, root is warned when the server serves.
+    pub fn lacks_user(&self) -> Option<ConfigError> {
+        if self.user.is_some() || !geteuid().is_root() {
+            return None;
+        }
+        let is_public = |listen: &&Endpoint| {
+            let address = listen.tcp();
+            address.is_some_and(|address| !address.ip().is_loopback())
+        };
+        let public = self.listen.iter().find(is_public)?;
+        Some(ConfigError::of_machine(format!(
+            "user: root starts no server at {public}, which other machines reach, without a user for its processes: \
+             there is no user {PACKAGE_USER} (useradd --system {PACKAGE_USER} makes it), and none is set \
+             (--user www-data); --user root stays root"
+        )))
     }
 }
 

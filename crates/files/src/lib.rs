@@ -41,6 +41,7 @@ mod resolve;
 mod deferred_close;
 mod revalidate;
 mod root;
+mod root_versions;
 mod sent_prefix;
 pub mod service;
 
@@ -61,7 +62,8 @@ pub use pool::{
 pub use residency::{CHUNK_BYTES, PREFETCH_BYTES, ProbeKind, Residency, chunk_of, read_nowait};
 pub use resolve::{LoopResolver, RawAnswer, RawFile};
 pub use revalidate::{AbsentSiblings, Revalidation};
-pub use root::{PathRule, RootConfig, RootError, RootId, RootVersions, Roots, RuleKind, Symlinks};
+pub use root::{PathRule, RootConfig, RootError, RootId, Roots, RuleKind, Symlinks};
+pub use root_versions::RootVersions;
 pub use sent_prefix::{ContentChecksum, SentPrefix, Truncated};
 pub use store::{
     FileKey, FromStore, FromStoreSocket, NUMBERS_MAX, StoreLimits, StoreSocket, StoreStatistics,

@@ -16,6 +16,7 @@ use crate::filesystem::NonBlockingFilesystems;
 use crate::protocol::{INDEX_BYTES_MAX, RULE_BYTES_MAX};
 use headway_os::open::{Links, NameLookup, find_directory, has_symlink_cached, status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -25,6 +26,9 @@ use std::rc::Rc;
 /// How often a path without a symbolic link is looked up. A directory is renamed less often than a link is
 /// switched, so most servers need not look at each name that is missing.
 const PLAIN_INTERVAL_MS: u64 = 1_000;
+
+/// The identity of a directory that is not known: no inode has this number.
+const NOWHERE: (u64, u64) = (0, 0);
 
 /// Which root a path is resolved beneath: its position in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -227,6 +231,29 @@ struct RootSlot {
     remote: bool,
 }
 
+impl RootSlot {
+    /// A root whose file system did not answer. Its place is taken by what has no names beneath it.
+    fn silent(config: &RootConfig) -> Result<RootSlot, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let empty = rustix::fs::open("/dev/null", flags, Mode::empty())?;
+        let root = Root::new(empty, RootRules::from(config));
+        Ok(RootSlot {
+            current: RefCell::new(Rc::new(root)),
+            version: Cell::new(0),
+            followed: Some(Followed {
+                path: config.directory.clone(),
+                interval_ms: PLAIN_INTERVAL_MS,
+                identity: Cell::new(NOWHERE),
+                checked_ms: Cell::new(0),
+                helper: Cell::new(HelperCheck::Wanted),
+                finds: Cell::new(0),
+            }),
+            device: 0,
+            remote: true,
+        })
+    }
+}
+
 /// A root whose path is looked up again and again.
 #[derive(Debug)]
 struct Followed {
@@ -279,17 +306,18 @@ impl Roots {
     /// # Ok::<(), headway_files::RootError>(())
     /// ```
     pub fn open(configs: &[RootConfig]) -> Result<Roots, RootError> {
-        Roots::open_with(configs, &|_| None)
+        Roots::open_with(configs, &|_| None, &|_| false)
     }
 
     /// As [`Roots::open`], with the directories of paths that `given` has open. Their file systems are not asked,
-    /// since they may not answer.
+    /// since they may not answer. A path that `is_silent` is not open yet: lookups wait until a helper has found it.
     ///
     /// # Errors
     /// As [`Roots::open`].
     pub fn open_with(
         configs: &[RootConfig],
         given: &dyn Fn(&Path) -> Option<OwnedFd>,
+        is_silent: &dyn Fn(&Path) -> bool,
     ) -> Result<Roots, RootError> {
         let mut roots = Roots {
             harmless: NonBlockingFilesystems::mounted(),
@@ -306,6 +334,10 @@ impl Roots {
                 return Err(error(Errno::TOOBIG));
             }
             let given = given(&config.directory);
+            if given.is_none() && is_silent(&config.directory) {
+                roots.roots.push(RootSlot::silent(config).map_err(error)?);
+                continue;
+            }
             let has_symlink = match given {
                 Some(_) => has_symlink_cached(&config.directory),
                 None => Some(has_symlink(&config.directory)),
@@ -351,6 +383,12 @@ impl Roots {
     /// Whether there are no roots.
     pub fn is_empty(&self) -> bool {
         self.roots.is_empty()
+    }
+
+    /// Whether the directory of a root has not been found yet.
+    pub fn is_silent(&self, root: RootId) -> bool {
+        let followed = self.slot(root).and_then(|slot| slot.followed.as_ref());
+        followed.is_some_and(|followed| followed.identity.get() == NOWHERE)
     }
 
     /// A duplicate of the `O_PATH` descriptor of a root, as it is now.
@@ -535,25 +573,6 @@ impl Roots {
                 remote: false,
             }),
         }
-    }
-}
-
-/// Which version of each root what is remembered belongs to.
-#[derive(Debug, Default)]
-pub struct RootVersions(Vec<u32>);
-
-impl RootVersions {
-    /// Whether the root has been switched since the last question: forget what is known of it.
-    pub fn has_changed(&mut self, roots: &Roots, root: RootId) -> bool {
-        let (version, at) = (roots.version(root), root.0 as usize);
-        if self.0.get(at).copied().unwrap_or(0) == version {
-            return false;
-        }
-        if self.0.len() <= at {
-            self.0.resize(at + 1, 0);
-        }
-        self.0[at] = version;
-        true
     }
 }
 

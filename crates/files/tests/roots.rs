@@ -4,8 +4,8 @@ use crate::common;
 use common::{ROOT, Served, directory, limits, put, roots, wait};
 use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
 use headway_files::{
-    Answer, CustomJob, Meta, Outcome, Pool, PoolLimits, Roots, SlotState, Tasks, Waiter,
-    helper_main_with,
+    Answer, CustomJob, Meta, Outcome, Pool, PoolLimits, RootConfig, Roots, SlotState, Symlinks,
+    Tasks, Waiter, helper_main_with,
 };
 use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use headway_test_support::skip;
@@ -99,6 +99,34 @@ fn confined_helper_ends_only_when_it_has_to_open_what_is_beneath_another_root() 
     assert_eq!(done.len(), 1, "the lookup is for another helper: {done:?}");
     let ended = helper.join().unwrap().unwrap_err();
     assert_eq!(ended.kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn lookups_wait_until_the_directory_of_a_silent_root_is_found() {
+    let tree = directory();
+    put(tree.path(), "name", b"a");
+    let config = RootConfig {
+        directory: tree.path().to_path_buf(),
+        index: Vec::new(),
+        siblings: false,
+        dotfiles: false,
+        symlinks: Symlinks::default(),
+        rules: Vec::new(),
+    };
+    let roots = Roots::open_with(&[config], &|_| None, &|_| true).unwrap();
+    let roots = Rc::new(roots);
+    assert!(roots.is_silent(ROOT) && roots.awaits_helper(ROOT));
+    let mut pool = Pool::new(PoolLimits::default(), Rc::clone(&roots));
+    let (worker, helper) = pair().unwrap();
+    pool.attach(worker, 7);
+    pool.submit_lookup(ROOT, b"name", Waiter::new(1)).unwrap();
+    pool.flush(1);
+    let messages = [(); 3].map(|()| message(&helper).unwrap());
+    assert!(messages[2].starts_with("OpenRoot"), "{messages:?}");
+    assert_eq!(message(&helper), None, "the lookup waits");
+    roots.follow(ROOT, 2, &pool.deferred_closes());
+    assert!(!roots.is_silent(ROOT) && !roots.awaits_helper(ROOT));
+    assert_eq!(roots.version(ROOT), 1);
 }
 
 /// A new link has its access time written when it is first followed, which the loop leaves to a helper.

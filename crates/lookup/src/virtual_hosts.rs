@@ -207,7 +207,7 @@ fn path_rules(locations: &[Location]) -> Vec<PathRule> {
         .iter()
         .filter_map(|location| match &location.path {
             PathMatch::Prefix(prefix) => Some((&prefix[1..], location.internal)),
-            PathMatch::Suffix(_) => None,
+            PathMatch::Suffix(_) | PathMatch::Exact(_) => None,
         });
     let internal: Vec<&str> = prefixes
         .clone()
@@ -233,7 +233,7 @@ fn path_rules(locations: &[Location]) -> Vec<PathRule> {
             },
             text: suffix.clone(),
         }),
-        PathMatch::Prefix(_) => None,
+        PathMatch::Prefix(_) | PathMatch::Exact(_) => None,
     });
     below.chain(suffixes).collect()
 }

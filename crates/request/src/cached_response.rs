@@ -86,12 +86,32 @@ pub struct CachedResponse {
     pub date_second: i64,
     /// The entity tag.
     pub etag: Etag,
-    /// The offset of the `Last-Modified` value and the file's time, if that second was not over when
-    /// the file was last checked. The two dates are then set together, and the response is built again
-    /// once the file has been checked later.
-    pub unsettled: Option<(usize, i64)>,
+    /// Its `Last-Modified`, which follows the date.
+    pub modified: Option<Modified>,
     /// Accounts for `bytes` until they are dropped.
     pub charge: Charge,
+}
+
+/// The `Last-Modified` of a cached response.
+#[derive(Clone, Copy, Debug)]
+pub struct Modified {
+    /// The offset of the 29 bytes of the value.
+    pub at: usize,
+    /// The file's time.
+    pub second: i64,
+    /// Whether that second was over when the file was last checked. If not, the response is built again once the
+    /// file has been checked later.
+    pub is_settled: bool,
+}
+
+impl Modified {
+    /// What is shown at this date.
+    fn shown(self, date: i64) -> i64 {
+        match self.is_settled {
+            true => self.second.min(date),
+            false => unsettled_last_modified(self.second, date),
+        }
+    }
 }
 
 impl CachedResponse {
@@ -142,11 +162,19 @@ impl CachedResponse {
     /// Sets the `Date`.
     pub fn set_date(&mut self, second: i64, text: &[u8; 29]) {
         self.bytes[self.date_at..self.date_at + 29].copy_from_slice(text);
-        self.date_second = second;
-        if let Some((at, modified)) = self.unsettled {
-            let shown = unsettled_last_modified(modified, second);
+        let before = std::mem::replace(&mut self.date_second, second);
+        // A clock may be set back to a time before that of the file.
+        if let Some(modified) = self.modified
+            && modified.shown(second) != modified.shown(before)
+        {
+            let (at, shown) = (modified.at, modified.shown(second));
             self.bytes[at..at + 29].copy_from_slice(&headway_http::date::format(shown));
         }
+    }
+
+    /// Whether it was built before the second of its file was over.
+    pub fn is_unsettled(&self) -> bool {
+        self.modified.is_some_and(|modified| !modified.is_settled)
     }
 }
 
@@ -177,7 +205,7 @@ mod tests {
             date_at: 0,
             date_second: 0,
             etag: Etag::new(&[1], None),
-            unsettled: None,
+            modified: None,
             charge: Charge::new(&Rc::default(), 0),
         };
         let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nDate: ...\r\n\r\nbody";
@@ -199,20 +227,28 @@ mod tests {
     #[test]
     fn cached_last_modified_follows_the_date_while_the_file_is_newer() {
         let date = |second| headway_http::date::format(second);
-        let mut content = CachedResponse {
-            bytes: [date(0), date(0)].concat().into_boxed_slice(),
-            stored: None,
-            start: 0,
-            body_at: 58,
-            date_at: 0,
-            date_second: 0,
-            etag: Etag::new(&[1], None),
-            unsettled: Some((29, 100)),
-            charge: Charge::new(&Rc::default(), 0),
-        };
-        for (second, modified) in [(98, 98), (100, 99), (101, 99), (99, 99)] {
-            content.set_date(second, &date(second));
-            assert_eq!(content.bytes[..], [date(second), date(modified)].concat());
+        let unsettled = [(98, 98), (100, 99), (101, 99), (99, 99)];
+        let settled = [(101, 100), (98, 98), (100, 100), (99, 99)];
+        for (is_settled, expected) in [(false, unsettled), (true, settled)] {
+            let mut content = CachedResponse {
+                bytes: [date(0), date(0)].concat().into_boxed_slice(),
+                stored: None,
+                start: 0,
+                body_at: 58,
+                date_at: 0,
+                date_second: 0,
+                etag: Etag::new(&[1], None),
+                modified: Some(Modified {
+                    at: 29,
+                    second: 100,
+                    is_settled,
+                }),
+                charge: Charge::new(&Rc::default(), 0),
+            };
+            for (second, modified) in expected {
+                content.set_date(second, &date(second));
+                assert_eq!(content.bytes[..], [date(second), date(modified)].concat());
+            }
         }
     }
 }

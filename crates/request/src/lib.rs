@@ -21,7 +21,9 @@ use std::rc::Rc;
 use headway_files::{OpenFile, RootId, SentPrefix};
 use headway_metrics::MethodLabel;
 
-pub use cached_response::{CachedResponse, SharedBody, StoredBody, unsettled_last_modified};
+pub use cached_response::{
+    CachedResponse, Modified, SharedBody, StoredBody, unsettled_last_modified,
+};
 pub use received::{Request, Requests};
 
 /// A file cache entry with its cached responses.

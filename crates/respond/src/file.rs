@@ -15,7 +15,7 @@ use headway_http::range::{Range, Ranges};
 use headway_http::response::HeadWriter;
 use headway_http::{Head, Method, OwnedHead, Status, Version};
 use headway_request::{
-    CachedResponse, Charge, Outgoing, Piece, StoredBody, Variant, VirtualHost,
+    CachedResponse, Charge, Modified, Outgoing, Piece, StoredBody, Variant, VirtualHost,
     unsettled_last_modified,
 };
 use twox_hash::XxHash3_128;
@@ -259,10 +259,11 @@ pub fn build_cached(
     whole_head(context, representation, &etag, &mut bytes);
     let value_at = |start: &[u8]| memchr::memmem::find(&bytes, start).map(|at| at + start.len());
     let date_at = value_at(b"\r\nDate: ").unwrap_or(0);
-    let modified = representation.file.meta().modified.0;
-    let unsettled = value_at(b"\r\nLast-Modified: ")
-        .filter(|_| !representation.settled)
-        .map(|at| (at, modified));
+    let modified = value_at(b"\r\nLast-Modified: ").map(|at| Modified {
+        at,
+        second: representation.file.meta().modified.0,
+        is_settled: representation.settled,
+    });
     let body_at = bytes.len();
     bytes.extend_from_slice(inline);
     let bytes = bytes.into_boxed_slice();
@@ -275,7 +276,7 @@ pub fn build_cached(
         date_at,
         date_second: context.date.second,
         etag,
-        unsettled,
+        modified,
         charge,
     }
 }

@@ -63,7 +63,7 @@ impl Route {
         let split = match &self.location.path {
             PathMatch::Prefix(prefix) => splits_below(path, prefix.as_bytes()).nth(part)?,
             PathMatch::Suffix(suffix) if part == 0 => split_at_suffix(path, suffix.as_bytes())?,
-            PathMatch::Suffix(_) => return None,
+            PathMatch::Suffix(_) | PathMatch::Exact(_) => return None,
         };
         Some(Candidate {
             split,
@@ -90,7 +90,7 @@ impl Route {
                 let prefix = prefix.trim_matches('/');
                 path.strip_prefix(prefix.as_bytes()).unwrap_or_default()
             }
-            PathMatch::Suffix(_) => b"",
+            PathMatch::Suffix(_) | PathMatch::Exact(_) => b"",
         };
         while let [b'/', behind @ ..] = rest {
             rest = behind;
@@ -113,6 +113,8 @@ impl Route {
 /// The locations of one virtual host.
 #[derive(Default)]
 struct HostRoutes {
+    /// Without their leading slash.
+    paths: Vec<(Vec<u8>, Rc<Route>)>,
     /// Without their leading slash, the longest first.
     prefixes: Vec<(Vec<u8>, Rc<Route>)>,
     suffixes: Vec<(Vec<u8>, Rc<Route>)>,
@@ -251,8 +253,8 @@ impl Routes {
         &self.all[number]
     }
 
-    /// The location of a relative path, if there is one. The longest prefix wins, and wins over any
-    /// suffix.
+    /// The location of a relative path, if there is one. The path itself wins, then the longest prefix, then
+    /// any suffix.
     pub fn find(&self, site: &VirtualHost, path: &[u8]) -> Option<&Rc<Route>> {
         let routes = self.sites.get(site.root.0 as usize)?;
         let is_below = |prefix: &[u8]| {
@@ -261,7 +263,8 @@ impl Routes {
                 whole || rest.is_empty() || rest.starts_with(b"/")
             })
         };
-        let by_prefix = routes.prefixes.iter().find(|(prefix, _)| is_below(prefix));
+        let by_path = routes.paths.iter().find(|(exact, _)| exact == path);
+        let by_prefix = || routes.prefixes.iter().find(|(prefix, _)| is_below(prefix));
         let has_suffix = |suffix: &[u8]| split_at_suffix(path, suffix).is_some();
         let by_suffix = || {
             routes
@@ -269,13 +272,17 @@ impl Routes {
                 .iter()
                 .find(|(suffix, _)| has_suffix(suffix))
         };
-        by_prefix.or_else(by_suffix).map(|(_, route)| route)
+        let found = by_path.or_else(by_prefix).or_else(by_suffix);
+        found.map(|(_, route)| route)
     }
 
     /// Whether a directory's index file may belong to a location of this host.
     pub fn has_locations(&self, site: &VirtualHost) -> bool {
         let routes = self.sites.get(site.root.0 as usize);
-        routes.is_some_and(|routes| !routes.prefixes.is_empty() || !routes.suffixes.is_empty())
+        routes.is_some_and(|routes| {
+            let of_one = !routes.paths.is_empty();
+            of_one || !routes.prefixes.is_empty() || !routes.suffixes.is_empty()
+        })
     }
 
     /// The program found for a path of `site`: `split` of the URL, `name` below the root.
@@ -303,7 +310,9 @@ impl Routes {
     /// its argument.
     pub fn only_program(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> ProgramName {
         let prefix = match &route.location.path {
-            PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix) => prefix.as_bytes(),
+            PathMatch::Prefix(text) | PathMatch::Suffix(text) | PathMatch::Exact(text) => {
+                text.as_bytes()
+            }
         };
         let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
         let (script_name, path_info) = path.split_at(prefix.len().min(path.len()));
@@ -328,7 +337,7 @@ impl Routes {
         let whole = [b"/", path].concat();
         let name_bytes = match &route.location.path {
             PathMatch::Prefix(prefix) => prefix.trim_end_matches('/').len(),
-            PathMatch::Suffix(_) => whole.len(),
+            PathMatch::Suffix(_) | PathMatch::Exact(_) => whole.len(),
         };
         let (script_name, path_info) = whole.split_at(name_bytes.min(whole.len()));
         let split = ScriptSplit {
@@ -359,6 +368,7 @@ impl HostRoutes {
                 self.prefixes.push((prefix.as_bytes()[1..].to_vec(), route))
             }
             PathMatch::Suffix(suffix) => self.suffixes.push((suffix.into_bytes(), route)),
+            PathMatch::Exact(path) => self.paths.push((path.as_bytes()[1..].to_vec(), route)),
         }
         self.prefixes
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));

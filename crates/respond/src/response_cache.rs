@@ -163,7 +163,7 @@ mod tests {
                 date_at: 0,
                 date_second: 0,
                 etag: Etag::new(&[1], None),
-                unsettled: None,
+                modified: None,
                 charge: Charge::new(self.cache.used_bytes(), bytes),
             })
         }

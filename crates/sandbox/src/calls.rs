@@ -244,9 +244,9 @@ const LOCKED_MEMORY: &[i64] = &[
     libc::SYS_munlockall,
 ];
 
-/// What no program of a site needs. Most of these would fail anyway, since it has no capabilities; but they
-/// are much code of the kernel, in which mistakes are found.
-const REFUSED_TO_PROGRAMS: &[i64] = &[
+/// What no process of the server needs, and no program of a site. Programs could not do most of it anyway, since
+/// they have no capabilities; but it is much code of the kernel, in which mistakes are found.
+const REFUSED: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -255,6 +255,7 @@ const REFUSED_TO_PROGRAMS: &[i64] = &[
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
+    libc::SYS_chroot,
     libc::SYS_open_tree,
     libc::SYS_move_mount,
     libc::SYS_mount_setattr,
@@ -264,12 +265,7 @@ const REFUSED_TO_PROGRAMS: &[i64] = &[
     libc::SYS_fspick,
     libc::SYS_unshare,
     libc::SYS_setns,
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -286,6 +282,25 @@ const REFUSED_TO_PROGRAMS: &[i64] = &[
     libc::SYS_fanotify_init,
     libc::SYS_vhangup,
     libc::SYS_syslog,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+];
+
+/// The same, of x86-64 only.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_OLDER: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_kexec_file_load];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_OLDER: &[i64] = &[];
+
+/// What workers and helpers need at their start, and programs do not.
+const REFUSED_TO_PROGRAMS: &[i64] = &[
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
 ];
 
 /// All that a process with these rules may call.
@@ -312,7 +327,7 @@ pub(crate) fn allowed(rules: &Rules) -> Vec<Allowed> {
         Kind::Worker | Kind::Acme | Kind::Spans => table.extend(any(&[EVENTS, EVENTS_OLDER])),
         // For temporary files on a file system without O_TMPFILE.
         Kind::Helper => table.extend(any(&[&[libc::SYS_unlinkat]])),
-        Kind::Log | Kind::Store | Kind::Handshakes | Kind::Spawner => {}
+        Kind::Log | Kind::Store | Kind::Handshakes | Kind::Spawner | Kind::Master => {}
     }
     if let Kind::Worker | Kind::Store = kind {
         table.extend(any(&[LOCKED_MEMORY]));
@@ -377,7 +392,7 @@ fn sockets(families: &[libc::c_int], kinds: &[libc::c_int]) -> Vec<Allowed> {
 pub(crate) fn hidden(kind: Kind) -> Vec<Allowed> {
     match kind {
         // What a filter cannot look into; clone(2) does the same.
-        Kind::Acme | Kind::Spans | Kind::Spawner => any(&[&[libc::SYS_clone3]]),
+        Kind::Acme | Kind::Spans | Kind::Spawner | Kind::Master => any(&[&[libc::SYS_clone3]]),
         _ => Vec::new(),
     }
 }
@@ -385,6 +400,29 @@ pub(crate) fn hidden(kind: Kind) -> Vec<Allowed> {
 /// What programs may not call.
 pub(crate) fn refused_to_programs() -> Vec<Allowed> {
     let mut table = any(&[REFUSED_TO_PROGRAMS]);
+    table.extend(refused());
+    table
+}
+
+/// What the master may not call. All that it starts inherits this, so it is no list of what it needs itself.
+pub(crate) fn refused_to_master() -> Vec<Allowed> {
+    let mut table = refused();
+    let is = |argument, value: libc::c_int| (argument, u64::MAX, value as u64);
+    let raw = (1, 0xf, libc::SOCK_RAW as u64);
+    table.push(when(libc::SYS_socket, &[is(0, libc::AF_PACKET)]));
+    table.push(when(libc::SYS_socket, &[is(0, libc::AF_INET), raw]));
+    table.push(when(libc::SYS_socket, &[is(0, libc::AF_INET6), raw]));
+    for device in [libc::S_IFCHR, libc::S_IFBLK] {
+        let (mask, device) = (u64::from(libc::S_IFMT), u64::from(device));
+        table.push(when(libc::SYS_mknodat, &[(2, mask, device)]));
+        #[cfg(target_arch = "x86_64")]
+        table.push(when(libc::SYS_mknod, &[(1, mask, device)]));
+    }
+    table
+}
+
+fn refused() -> Vec<Allowed> {
+    let mut table = any(&[REFUSED, REFUSED_OLDER]);
     // To change limits of others: with limit 0 for descriptors a worker of the same user could not accept. The
     // spawner reads them, to find its programs.
     let not_null = |argument| Condition::Not { argument, value: 0 };

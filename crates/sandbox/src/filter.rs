@@ -10,7 +10,7 @@ use headway_os::confine::{Instruction, filter_calls};
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
-use crate::calls::{Allowed, Condition, allowed, hidden, refused_to_programs};
+use crate::calls::{Allowed, Condition, allowed, hidden, refused_to_master, refused_to_programs};
 use crate::{Kind, Rules};
 
 /// The calls by number, with the arguments that are meant; none means any.
@@ -25,10 +25,11 @@ pub(crate) fn install(rules: &Rules) -> io::Result<()> {
         let program = program(hidden, SeccompAction::Allow, errno(Errno::NOSYS))?;
         add(&program, false)?;
     }
-    // The last one: to add another is not among the calls of any kind.
+    // The last one: to add another is not among the calls of a kind which has a list of them.
     let denied = errno(Errno::PERM);
     let program = match rules.kind {
         Kind::Spawner => program(calls(refused_to_programs())?, SeccompAction::Allow, denied),
+        Kind::Master => program(calls(refused_to_master())?, SeccompAction::Allow, denied),
         _ => program(calls(allowed(rules))?, denied, SeccompAction::Allow),
     };
     add(&program?, true)

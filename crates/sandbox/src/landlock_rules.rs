@@ -90,12 +90,12 @@ fn allow(
     added.map_err(|errno| SandboxError::Landlock(format!("rule for an open directory: {errno}")))
 }
 
-/// The domain of a program: it may signal and trace only what it has started itself. `None` without
-/// Landlock of version 6.
+/// The domain of a program, and of the master: it may signal and trace only what it has started itself. `None`
+/// without Landlock of version 6.
 ///
 /// # Errors
 /// A text of what the kernel refused.
-pub fn programs_domain() -> Result<Option<OwnedFd>, String> {
+pub fn own_processes_domain() -> Result<Option<OwnedFd>, String> {
     let made = Ruleset::default()
         .scope(Scope::Signal)
         .and_then(Ruleset::create);

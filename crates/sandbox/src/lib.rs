@@ -6,7 +6,8 @@
 //! - **Landlock** says beneath which directories a process may open, to which TCP ports it may connect, and
 //!   that it may signal and trace only itself. It is in [`Rules`].
 //! - **A filter of system calls** (seccomp) allows the calls of the kind ([`calls`]) and answers EPERM to all
-//!   others. The kernel logs these.
+//!   others. The kernel logs these. The master and the spawner start others, which inherit their filters. So these
+//!   have lists of what they may not call.
 //!
 //! A process goes in when it has opened what its start needs, and there is no way out. A descriptor which it
 //! has, or which it is sent, works as before.
@@ -32,7 +33,7 @@ use std::path::{Path, PathBuf};
 use headway_os::confine::{enter_domain, has_filters, landlock_version};
 use rustix::thread::set_no_new_privs;
 
-pub use landlock_rules::programs_domain;
+pub use landlock_rules::own_processes_domain;
 
 /// The first version of Landlock with rules for TCP ports.
 const WITH_PORTS: u32 = 4;
@@ -58,6 +59,8 @@ pub enum Kind {
     Spans,
     /// Starts programs. They inherit what it may do.
     Spawner,
+    /// Starts all others. They inherit what it may do.
+    Master,
 }
 
 /// What to do where the kernel lacks a layer.
@@ -299,6 +302,8 @@ pub fn confine(rules: &Rules, demand: Demand) -> Result<(), SandboxError> {
         // It ends what a spawner before it has started, and programs, which inherit this, need the files and the
         // network. They get a domain of their own.
         Kind::Spawner => None,
+        // Rules for files and ports would be those of programs, too.
+        Kind::Master => own_processes_domain().map_err(SandboxError::Landlock)?,
         _ => ruleset(rules)?,
     };
     confine_in(ruleset.as_ref().map(AsFd::as_fd), rules, demand)

@@ -19,7 +19,7 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::process::lets_others_first;
 use headway_otlp::process::{SpanError, spans_main_with};
 use headway_sandbox::{
-    Connect, Demand, Kind, Rules, SandboxError, confine, confine_in, programs_domain,
+    Connect, Demand, Kind, Rules, SandboxError, confine, confine_in, own_processes_domain,
 };
 use headway_spawner::spawner_main_with;
 use rustix::process::DumpableBehavior;
@@ -115,7 +115,7 @@ fn spawner() -> Result<(), ChildError> {
     become_child(c"headway-spawner")?;
     let domain = match demand() {
         Some(demand) => {
-            let domain = programs_domain().map_err(ChildError::ProgramsDomain)?;
+            let domain = own_processes_domain().map_err(ChildError::ProgramsDomain)?;
             confine(&Rules::of(Kind::Spawner), demand)?;
             domain
         }

@@ -97,7 +97,7 @@ pub(crate) fn of_worker(config: &Config, open: &Roots) -> io::Result<Rules> {
     });
     let paths = directories_of_roots(config);
     let read = limits_reading(config).then(|| {
-        let opened = opened_roots(config, open, &paths);
+        let opened = opened_roots(config, open, &paths).flatten();
         opened.map(|one| one.map(Place::Open)).collect()
     });
     Ok(Rules {
@@ -119,7 +119,7 @@ pub(crate) fn send_directories(
     master: &Control,
 ) -> Result<(), ControlError> {
     let Directories { read, write, .. } = Directories::of(config);
-    let read = opened_roots(config, open, &read).map(Result::ok);
+    let read = opened_roots(config, open, &read).map(|one| one?.ok());
     let write = write.iter().map(|path| {
         let found = find_directory(path, NameLookup::MayBlock);
         found.ok().flatten().map(|(directory, _)| directory)
@@ -139,16 +139,17 @@ pub(crate) fn send_directories(
     Ok(())
 }
 
-/// The descriptors of roots with these paths.
+/// The descriptors of roots with these paths; `None` for one that is not found yet.
 fn opened_roots(
     config: &Config,
     open: &Roots,
     paths: &[PathBuf],
-) -> impl Iterator<Item = io::Result<OwnedFd>> {
+) -> impl Iterator<Item = Option<io::Result<OwnedFd>>> {
     let roots = roots(config);
     paths.iter().map(move |path| {
         let at = roots.iter().position(|root| root.directory == *path);
-        open.directory(RootId(at.unwrap_or_default() as u32))
+        let root = RootId(at.unwrap_or_default() as u32);
+        (!open.is_silent(root)).then(|| open.directory(root))
     })
 }
 
@@ -238,15 +239,22 @@ impl GivenDirectories {
             .collect();
         check_roots(config, &given)?;
         let duplicate = |path: &Path| given.get(path)?.try_clone().ok();
-        Roots::open_with(&roots(config), &duplicate).map_err(io::Error::other)
+        let is_silent = |path: &Path| is_silent(config, path);
+        Roots::open_with(&roots(config), &duplicate, &is_silent).map_err(io::Error::other)
     }
+}
+
+/// Whether the file system of a root did not answer when the server started.
+pub(crate) fn is_silent(config: &Config, root: &Path) -> bool {
+    config.silent_roots.iter().any(|silent| silent == root)
 }
 
 /// The master has checked them, but a worker may be another user.
 fn check_roots(config: &Config, given: &BTreeMap<&Path, OwnedFd>) -> io::Result<()> {
     let rights = Access::READ_OK | Access::EXEC_OK;
     let roots = config.hosts.iter().map(|host| &*host.root);
-    for root in roots.filter(|root| !given.contains_key(root)) {
+    let is_unknown = |root: &&Path| !given.contains_key(root) && !is_silent(config, root);
+    for root in roots.filter(is_unknown) {
         let failed = |error| io::Error::other(format!("cannot read {}: {error}", root.display()));
         access(root, rights).map_err(failed)?;
     }

@@ -36,6 +36,7 @@ mod predecessors;
 mod reading;
 mod reaping;
 mod reload;
+mod sandbox;
 mod service;
 mod shared;
 mod signals;
@@ -218,6 +219,8 @@ impl<'r> Master<'r> {
         // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
         inherited::begin();
+        // Before the first thread and the first child, which inherit it.
+        let programs = sandbox::enter(&config, &options, &inherited.borrow())?;
         let listeners = Listeners::start(&mut inherited.borrow_mut(), &mut config)?;
         let (mut collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         error_log::configure(config.error_log);
@@ -225,9 +228,6 @@ impl<'r> Master<'r> {
             None => None,
             Some(wanted) => Some(StatusPage::start(wanted, &inherited.borrow(), requester)?),
         };
-        let mut programs = options.programs.clone();
-        let users = programs.use_accounts(&config);
-        users.map_err(system("groups of the user"))?;
         let store = Store::start(&mut config, &programs)?;
         let taken = Taken::of(&inherited.borrow(), &mut collector, &options)?;
         let shared_tls = taken.shared_tls;

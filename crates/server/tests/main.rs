@@ -9,6 +9,7 @@ mod conversation;
 mod site;
 mod support;
 
+mod clock_steps;
 mod control;
 mod conversations;
 mod embedded;

@@ -37,6 +37,11 @@ impl Collector {
         Collector { address, received }
     }
 
+    /// Drops the requests that have come.
+    pub fn forget(&self) {
+        while self.received.try_recv().is_ok() {}
+    }
+
     /// The header and the spans of the next request, whose resource is checked.
     pub fn spans(&self) -> (String, Vec<Value>) {
         let (head, body) = self.received.recv_timeout(WAIT_MAX).expect("spans");

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::reload::{AtEnd, ask, descriptors};
-use crate::sandbox::is_possible;
+use crate::sandbox::{is_possible, status_of};
 use crate::site::*;
 use crate::spans::{Collector, attribute};
 
@@ -116,6 +116,29 @@ fn write_settings(site: &Site, settings: &str) {
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n"
     );
     fs::write(settings_file(site), text).unwrap();
+}
+
+/// Needs: Landlock of version 6 (Linux 6.12), and seccomp
+#[test]
+fn master_is_confined_once_when_it_is_upgraded() {
+    const NAME: &str = "master_is_confined_once_when_it_is_upgraded";
+    if !is_possible(NAME) {
+        return;
+    }
+    let upgraded = Upgraded::start("workers = 1\n");
+    let filters = || status_of(upgraded.server.master(), "Seccomp_filters:");
+    let before = filters();
+    assert_ne!(before, "0");
+    for _ in 0..2 {
+        let worker = upgraded.server.children("serve-worker");
+        upgraded.upgrade();
+        assert_eq!(filters(), before);
+        // It may still end what the program before has started.
+        let drains = |server: &Server| server.children("serve-worker") != worker;
+        upgraded.server.wait_for("the new worker", drains);
+        upgraded.settle(1);
+    }
+    is_well(&upgraded.server);
 }
 
 #[test]

@@ -3,12 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{WAIT_MAX, wait_until};
+use crate::server::in_group;
+use crate::{WAIT_MAX, is_running, wait_until};
 
 /// Numbers the groups of this process.
 static GROUPS: AtomicU32 = AtomicU32::new(0);
@@ -87,4 +89,36 @@ impl Drop for Group {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// A file system in memory.
+const IN_MEMORY: &str = "/dev/shm";
+
+/// A group with little memory, and why there is none.
+pub fn little_memory() -> Result<Group, String> {
+    let group = Group::new("memory")?;
+    let bytes = (256 << 20).to_string();
+    group.limit("memory.limit_in_bytes", "memory.max", &bytes)?;
+    match Path::new(IN_MEMORY).is_dir() {
+        true => Ok(group),
+        false => Err(format!("no {IN_MEMORY}")),
+    }
+}
+
+/// Fills the memory of a group until the kernel has killed a process, which it prefers.
+pub fn fill_until_killed(group: &Group, victim: i32) {
+    fs::write(format!("/proc/{victim}/oom_score_adj"), "1000").unwrap();
+    // On a file system in memory, so nothing but killing makes room.
+    let filler = tempfile::NamedTempFile::new_in(IN_MEMORY).unwrap();
+    wait_until("the kernel kills the process", || {
+        let mut command = Command::new("sh");
+        let script = "head -c 2M /dev/zero >>\"$0\"";
+        command.args(["-c", script]).arg(filler.path());
+        let status = in_group(command, &group.procs()).status().unwrap();
+        assert!(
+            status.success() || !is_running(victim),
+            "another was killed"
+        );
+        !is_running(victim)
+    });
 }

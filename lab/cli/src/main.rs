@@ -49,7 +49,7 @@ const PROGRAM: Program = Program {
     examples: "  headway-lab check                    which parts of a lab this machine can make
   headway-lab up                       a lab named `lab`: slow disk, 512 MiB, 1 Gbit/s
   headway-lab fill --fileset 1.5GB     put a file set on its disk, at full speed
-  headway-lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
+  headway-lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen :8080 --user root &
   headway-lab exec --side client -- headway load http://198.18.0.1:8080/ -n 1000
   headway-lab disk stall 10s           the disk answers nothing for ten seconds
   headway-lab down                     end what runs in the lab, and remove it

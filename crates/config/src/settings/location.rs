@@ -15,9 +15,11 @@ table! {
     /// One `[[location]]`.
     LocationSettings, "location" {
         /// Requests whose path is this one or below it; the longest prefix wins.
-        prefix: String, Location, "this or suffix is required", "\"/app/\"";
+        prefix: String, Location, "this, suffix or path is required", "\"/app/\"";
+        /// Requests of this path alone, before any prefix. Only redirect.
+        path: String, Location, "none", "\"/old.html\"";
         /// Requests whose path has a component that ends so.
-        suffix: String, Location, "this or prefix is required", "\".php\"";
+        suffix: String, Location, "this, prefix or path is required", "\".php\"";
         /// Serve files, as an exception from another location.
         files: bool, Location, "false", "true";
         /// Answer only internal redirects (accel-redirect); clients get 404.
@@ -39,7 +41,7 @@ table! {
         /// Path or URL to redirect to.
         ///
         /// A final * stands for the rest of the path and the query. Without it nothing is appended.
-        /// Paths below the prefix are redirected, too.
+        /// Paths below a prefix are redirected, too.
         redirect: String, Location, "no redirect", "\"https://www.example.com/*\"";
         /// Status of the redirect: 301, 302, 303, 307 or 308.
         ///

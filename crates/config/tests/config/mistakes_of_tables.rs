@@ -209,7 +209,7 @@ pub(super) const MISTAKES_OF_TABLES: &[Mistake] = &[
     (
         "[[location]]\nsuffix = \".old\"\nredirect = \"/new/*\"",
         3,
-        &["location.redirect", "needs a prefix"],
+        &["location.redirect", "needs a prefix or a path"],
     ),
     (
         "[[location]]\nprefix = \"/a/\"\nredirect = \"/a/b/*\"",

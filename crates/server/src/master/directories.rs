@@ -31,6 +31,8 @@ struct Directory {
     open: Option<Opened>,
     /// What the path led to before: workers notice a switch up to a second later, and may still use it.
     before: Option<Opened>,
+    /// Its file system did not answer at the start, of which the server has warned.
+    is_silent: bool,
 }
 
 /// A descriptor, with its device and inode.
@@ -44,6 +46,7 @@ impl OpenDirectories {
             path: path.to_owned(),
             open: None,
             before: None,
+            is_silent: confinement::is_silent(config, path),
         });
         OpenDirectories {
             all: RefCell::new(all.collect()),
@@ -134,7 +137,7 @@ impl OpenDirectories {
             false => &[],
         };
         let mut needed = to_read.iter().chain(write);
-        if let Some(missing) = needed.find(|directory| directory.open.is_none()) {
+        if let Some(missing) = needed.find(|one| one.open.is_none() && !one.is_silent) {
             let path = missing.path.display();
             let why = format!("sandbox: {path} is not open, so helpers cannot open its files");
             match demand {

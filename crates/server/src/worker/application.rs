@@ -177,7 +177,8 @@ impl EmbeddedApplications {
         let application = self.by_route[number].as_deref_mut()?;
         let head = request.head.head();
         let route: &Route = turn.context.routes.get(number);
-        let (PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix)) = &route.location.path;
+        let (PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix) | PathMatch::Exact(prefix)) =
+            &route.location.path;
         let seen = headway_embedded::Request::new(
             headway_gateway::Request::new(&head, request.head.bytes()),
             request,

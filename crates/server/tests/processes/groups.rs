@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::process::Command;
 
-use headway_test_support::groups::Group;
+use headway_test_support::groups::{Group, fill_until_killed, little_memory};
 use headway_test_support::server::{Server, in_group, kill};
 use headway_test_support::{executable, is_running, wait_until};
 use rustix::process::Signal;
@@ -88,35 +87,6 @@ fn all_processes_are_replaced_when_there_is_room_for_them_again() {
     );
 }
 
-/// Fills the memory of a group until the kernel has killed a process, which it prefers.
-fn fill_until_killed(group: &Group, victim: i32, folder: &Path) {
-    fs::write(format!("/proc/{victim}/oom_score_adj"), "1000").unwrap();
-    // On a file system in memory, so nothing but killing makes room.
-    let filler = tempfile::NamedTempFile::new_in(folder).unwrap();
-    wait_until("the kernel kills the process", || {
-        let mut command = Command::new("sh");
-        let script = "head -c 2M /dev/zero >>\"$0\"";
-        command.args(["-c", script]).arg(filler.path());
-        let status = in_group(command, &group.procs()).status().unwrap();
-        assert!(
-            status.success() || !is_running(victim),
-            "another was killed"
-        );
-        !is_running(victim)
-    });
-}
-
-/// A group with little memory, and why there is none.
-fn little_memory() -> Result<Group, String> {
-    let group = Group::new("memory")?;
-    let bytes = (256 << 20).to_string();
-    group.limit("memory.limit_in_bytes", "memory.max", &bytes)?;
-    match Path::new("/dev/shm").is_dir() {
-        true => Ok(group),
-        false => Err("no /dev/shm".to_owned()),
-    }
-}
-
 /// Needs: root, and control groups which limit memory
 #[test]
 fn content_store_shrinks_when_memory_becomes_scarce_in_a_group() {
@@ -183,7 +153,7 @@ fn killed_processes_are_replaced_when_memory_runs_out() {
     let (_root, server) = serve(&[&group], &[]);
     for kind in KINDS {
         let victim = server.children(kind)[0];
-        fill_until_killed(&group, victim, Path::new("/dev/shm"));
+        fill_until_killed(&group, victim);
         server.wait_for("another process of the kind", |server| {
             server.children(kind).iter().any(|pid| *pid != victim)
                 || kind == "serve-helper" && counter(&server.status(), "helper_deaths") > 0
@@ -227,7 +197,7 @@ fn no_process_is_left_when_memory_runs_out_and_the_master_is_killed() {
     let mut left = server.children("serve-");
     left.push(program);
     let master = server.master();
-    fill_until_killed(&group, master, Path::new("/dev/shm"));
+    fill_until_killed(&group, master);
     assert!(!server.wait().success());
     wait_until("the end of all others", || {
         !left.iter().any(|pid| is_running(*pid))

@@ -1,10 +1,16 @@
 //! Each kind of process is stopped or killed: what the others do, and what the next one may.
 
-use headway_test_support::server::kill;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use headway_test_support::groups::{fill_until_killed, little_memory};
+use headway_test_support::server::{in_group, kill};
 use headway_test_support::{is_running, wait_until};
 use rustix::process::Signal;
+use rustls::version::TLS13;
 
 use super::*;
+use crate::tls::tools::{ask, speak};
 
 fn signal(pid: i32, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -41,6 +47,49 @@ fn killed_process_of_any_kind_is_replaced_by_one_that_is_confined() {
             let now = processes(server, kind);
             !has_filters || now.into_iter().all(filtered)
         });
+    }
+}
+
+/// Other tests run out of memory with the other kinds (`processes/groups.rs`).
+///
+/// Needs: root, and control groups which limit memory
+#[test]
+fn processes_beside_the_workers_are_replaced_when_memory_runs_out() {
+    const NAME: &str = "processes_beside_the_workers_are_replaced_when_memory_runs_out";
+    let group = match little_memory() {
+        Ok(group) => group,
+        Err(why) => return skip(NAME, &why),
+    };
+    let confined = Confined::start_by(in_group(program(), &group.procs()), "on");
+    let server = &confined.server;
+    confined.is_well();
+    for kind in ["serve-handshakes", "serve-spans", "serve-acme"] {
+        let victim = processes(server, kind)[0];
+        confined.collector.forget();
+        fill_until_killed(&group, victim);
+        server.wait_for("another process", |server| {
+            let now = server.children(kind);
+            !now.is_empty() && !now.contains(&victim)
+        });
+        // The next process may meet the same lack.
+        server.wait_for("service", |server| {
+            server.get("/file.txt") == (200, "a file\n".into())
+        });
+        match kind {
+            "serve-handshakes" => {
+                let stream = TcpStream::connect(server.listeners.last().unwrap()).unwrap();
+                let clients = Arc::new(confined.certified.clients(&TLS13));
+                let response = ask(&mut speak(stream, clients), "/file.txt");
+                assert_eq!(response.text(), "a file\n");
+            }
+            // Of requests that came later.
+            "serve-spans" => confined.has_sent_spans(),
+            // It asks the authority later.
+            _ => server.wait_for("its filter", |server| {
+                let filtered = |pid: &i32| status_of(*pid, "Seccomp:") == "2";
+                !Support::probe().filters || server.children(kind).iter().any(filtered)
+            }),
+        }
     }
 }
 

@@ -36,20 +36,46 @@ const CLIENTS_MAY: [&str; 7] = [
     "make a netlink socket",
 ];
 
+/// The process that has started all others.
+const MASTER: &str = "master";
+
 /// What the spawner may do, because the programs which inherit its filter may.
-const SPAWNER_MAY: [&str; 9] = [
+const SPAWNER_MAY: [&str; 10] = [
     // By limits it finds the programs to end.
-    "read the master's limits",
+    "read the victim's limits",
     // It ends orphans, which a spawner before it may have started. Programs are limited to their own.
     "signal all",
-    "signal the master",
-    "signal a thread of the master",
-    "open the master's pidfd",
+    "signal the victim",
+    "signal a thread of the victim",
+    "open the victim's pidfd",
     // Its user is root in the test, and has no capability.
     "become root",
     "bind a socket",
     "make a UDP socket",
     "make a socket of the cipher interface",
+    "make a netlink socket",
+];
+
+/// What the master may do, because it does it, or because processes that inherit its filter do.
+const MASTER_MAY: [&str; 14] = [
+    // Those of its children, which it has to end. Of others it may only ask whether they are there.
+    "read the memory of a sibling",
+    "signal all",
+    "open the victim's pidfd",
+    "read the victim's limits",
+    // It starts processes as other users, with the capabilities that they need.
+    "become root",
+    "change groups",
+    "raise capabilities",
+    // A worker's: its SYN filter, its tracer, its events.
+    "load BPF",
+    "count events",
+    "make an io_uring",
+    // Those of programs.
+    "bind a socket",
+    "make a UDP socket",
+    "make a socket of the cipher interface",
+    "make a netlink socket",
 ];
 
 /// A call that a process must not be able to make.
@@ -89,9 +115,10 @@ fn harmless<'a>(
 struct Targets {
     served: Vec<u8>,
     new: Vec<u8>,
-    master_memory: Vec<u8>,
+    victim_memory: Vec<u8>,
     sibling_memory: Vec<u8>,
-    master: i64,
+    /// The master, or for the master itself a process that it has not started.
+    victim: i64,
     /// `struct sockaddr_in` of a listener which is no upstream.
     address: Vec<u8>,
 }
@@ -102,14 +129,18 @@ impl Targets {
         let mut others = confined.server.children("serve-");
         others.retain(|pid| *pid != own);
         let memory = |pid: i32| format!("/proc/{pid}/mem\0").into_bytes();
+        let victim = match confined.server.master() {
+            master if master == own => std::process::id() as i32,
+            master => master,
+        };
         let port = listener.local_addr().unwrap().port().to_be_bytes();
         let family = (libc::AF_INET as u16).to_ne_bytes();
         Targets {
             served: terminated(&confined.site.path("root/file.txt")),
             new: terminated(&confined.site.path("root/escaped")),
-            master_memory: memory(confined.server.master()),
+            victim_memory: memory(victim),
             sibling_memory: memory(others[0]),
-            master: confined.server.master().into(),
+            victim: victim.into(),
             address: [&family[..], &port, &[127, 0, 0, 1], &[0; 8]].concat(),
         }
     }
@@ -142,9 +173,9 @@ fn files(to: &Targets) -> Vec<Escape<'_>> {
             [at(), Bytes(b"/\0"), Number(READ)],
         ),
         escape(
-            "read the memory of the master",
+            "read the memory of the victim",
             libc::SYS_openat,
-            [at(), Bytes(&to.master_memory), Number(READ)],
+            [at(), Bytes(&to.victim_memory), Number(READ)],
         ),
         harmless(
             "read the memory of a sibling",
@@ -277,49 +308,49 @@ fn network(to: &Targets) -> Vec<Escape<'_>> {
 }
 
 fn others(to: &Targets) -> Vec<Escape<'_>> {
-    let (master, none) = (|| Number(to.master), || Number(0));
+    let (victim, none) = (|| Number(to.victim), || Number(0));
     vec![
         escape(
-            "trace the master",
+            "trace the victim",
             libc::SYS_ptrace,
-            [Number(16), master(), none(), none()],
+            [Number(16), victim(), none(), none()],
         ),
         escape(
-            "seize the master",
+            "seize the victim",
             libc::SYS_ptrace,
-            [Number(libc::PTRACE_SEIZE.into()), master(), none(), none()],
+            [Number(libc::PTRACE_SEIZE.into()), victim(), none(), none()],
         ),
         escape(
             "read memory by process_vm_readv",
             libc::SYS_process_vm_readv,
-            [master(), none(), none(), none(), none(), none()],
+            [victim(), none(), none(), none(), none(), none()],
         ),
-        harmless("signal the master", libc::SYS_kill, [master(), none()]),
+        harmless("signal the victim", libc::SYS_kill, [victim(), none()]),
         harmless(
-            "signal a thread of the master",
+            "signal a thread of the victim",
             libc::SYS_tgkill,
-            [master(), master(), none()],
+            [victim(), victim(), none()],
         ),
         harmless("signal all", libc::SYS_kill, [Number(-1), none()]),
         harmless(
-            "open the master's pidfd",
+            "open the victim's pidfd",
             libc::SYS_pidfd_open,
-            [master(), none()],
+            [victim(), none()],
         ),
         escape(
-            "take a descriptor of the master",
+            "take a descriptor of the victim",
             libc::SYS_pidfd_getfd,
             [none(), none(), none()],
         ),
         escape(
-            "change the master's limits",
+            "change the victim's limits",
             libc::SYS_prlimit64,
-            [master(), Number(7), Bytes(&[0; 16]), none()],
+            [victim(), Number(7), Bytes(&[0; 16]), none()],
         ),
         harmless(
-            "read the master's limits",
+            "read the victim's limits",
             libc::SYS_prlimit64,
-            [master(), Number(7), none(), Bytes(&[0; 16])],
+            [victim(), Number(7), none(), Bytes(&[0; 16])],
         ),
     ]
 }
@@ -335,6 +366,11 @@ fn kernel() -> Vec<Escape<'static>> {
         ),
         escape("unmount", libc::SYS_umount2, [tmp(), none()]),
         escape("make a user namespace", libc::SYS_unshare, [Number(user)]),
+        escape(
+            "make a user namespace by clone",
+            libc::SYS_clone,
+            [Number(user | CHILD), none()],
+        ),
         escape("enter a namespace", libc::SYS_setns, [none(), none()]),
         escape(
             "change the root directory",
@@ -415,14 +451,16 @@ fn attempts<'a>(to: &'a Targets, kind: &str) -> Vec<Escape<'a>> {
     let files = files(to);
     match kind {
         // Files are those of its user, and to start programs is what it is for.
-        "serve-spawner" => {
+        "serve-spawner" | MASTER => {
             let of_others = ["read the memory", "make a device", "change the root"];
             let is_of_other =
                 |one: &Escape<'_>| of_others.iter().any(|of| one.name.starts_with(of));
             all.extend(files.into_iter().filter(is_of_other));
-            all.retain(|one| {
-                !SPAWNER_MAY.contains(&one.name) && one.name != "make a netlink socket"
-            });
+            let may: &[&str] = match kind {
+                MASTER => &MASTER_MAY,
+                _ => &SPAWNER_MAY,
+            };
+            all.retain(|one| !may.contains(&one.name));
         }
         _ => {
             all.extend(files);
@@ -448,10 +486,17 @@ fn is_refused(name: &str, answer: Result<i64, i32>) -> bool {
 /// Names of those that succeed.
 fn successes(confined: &Confined, kind: &str, harmless_only: bool) -> (usize, Vec<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let pid = confined.server.children(kind)[0];
+    let pid = match kind {
+        MASTER => confined.server.master(),
+        _ => confined.server.children(kind)[0],
+    };
     let to = Targets::of(confined, &listener, pid);
     let mut all = attempts(&to, kind);
-    all.retain(|one| one.is_harmless || !harmless_only);
+    // A worker lacks the capability, the master has it.
+    let is_harmless = |one: &Escape<'_>| {
+        one.is_harmless || (kind == MASTER && one.name.starts_with("read the memory"))
+    };
+    all.retain(|one| is_harmless(one) || !harmless_only);
     let mut inside = Injector::stop(pid);
     let mut count = all.len();
     let mut found = Vec::new();
@@ -463,7 +508,7 @@ fn successes(confined: &Confined, kind: &str, harmless_only: bool) -> (usize, Ve
     }
     // A worker has a use for sockets, but not for this address; those which connect anywhere may not listen.
     let (name, call) = match kind {
-        "serve-spawner" => return (count, found),
+        "serve-spawner" | MASTER => return (count, found),
         "serve-acme" | "serve-spans" => ("bind a TCP socket", libc::SYS_bind),
         _ => ("connect to another port", libc::SYS_connect),
     };
@@ -493,7 +538,7 @@ fn nothing_succeeds_that_code_in_a_confined_process_tries() {
     let confined = Confined::start("on");
     confined.is_well();
     confined.has_sent_spans();
-    for kind in KINDS {
+    for kind in KINDS.into_iter().chain([MASTER]) {
         let (count, found) = successes(&confined, kind, false);
         assert_eq!(found, [""; 0], "of {count}");
         println!("{kind}: 0 of {count}");
@@ -502,8 +547,10 @@ fn nothing_succeeds_that_code_in_a_confined_process_tries() {
     // The same code does escape where nothing confines it.
     let free = Confined::start("off");
     free.is_well();
-    let (count, found) = successes(&free, "serve-worker", true);
-    assert_eq!(found.len(), count, "{found:#?}");
+    for kind in ["serve-worker", MASTER] {
+        let (count, found) = successes(&free, kind, true);
+        assert_eq!(found.len(), count, "{found:#?}");
+    }
     // It has no capabilities, so less succeeds.
     let (count, found) = successes(&free, "serve-acme", true);
     println!(

@@ -8,26 +8,11 @@ use std::sync::Arc;
 use headway_test_support::server::get as get_page;
 use headway_test_support::wait_until;
 use rustix::process::Signal;
-use rustls::client::Resumption;
+use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, HandshakeKind, SupportedProtocolVersion};
 
 use super::tools::*;
 use crate::site::*;
-
-/// Clients that remember sessions.
-fn remembering(secured: &Secured, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
-    let mut config = secured.certified.clients(version);
-    config.resumption = Resumption::in_memory_sessions(8);
-    Arc::new(config)
-}
-
-/// Whether the session of the last connection is resumed.
-fn resumes(secured: &Secured, clients: &Arc<ClientConfig>) -> bool {
-    let mut stream = secured.connect_as(clients.clone());
-    assert_eq!(ask(&mut stream, "/file.txt").text(), "a file\n");
-    stream.conn.handshake_kind() == Some(HandshakeKind::Resumed)
-}
 
 fn master(secured: &Secured, name: &str) -> u64 {
     secured.server.status()["master"][name].as_u64().unwrap()

@@ -17,7 +17,8 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
 };
 
 use crate::site::*;
@@ -184,6 +185,23 @@ pub fn shake_hands(stream: &mut TlsStream) {
 /// A request for a path, to be sent.
 pub fn request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")
+}
+
+/// Clients that remember sessions.
+pub fn remembering(
+    secured: &Secured,
+    version: &'static SupportedProtocolVersion,
+) -> Arc<ClientConfig> {
+    let mut config = secured.certified.clients(version);
+    config.resumption = Resumption::in_memory_sessions(8);
+    Arc::new(config)
+}
+
+/// Whether the session of the last connection is resumed.
+pub fn resumes(secured: &Secured, clients: &Arc<ClientConfig>) -> bool {
+    let mut stream = secured.connect_as(clients.clone());
+    assert_eq!(ask(&mut stream, "/file.txt").text(), "a file\n");
+    stream.conn.handshake_kind() == Some(HandshakeKind::Resumed)
 }
 
 /// One GET.

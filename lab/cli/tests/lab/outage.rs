@@ -89,6 +89,20 @@ fn mount_point(lab: &Lab) -> PathBuf {
         .into()
 }
 
+/// A look at the path has to ask the file server.
+fn wait_until_forgotten(path: &Path) {
+    wait_until("the kernel has forgotten the name", || {
+        let known = rustix::fs::openat2(
+            rustix::fs::CWD,
+            path,
+            rustix::fs::OFlags::PATH,
+            rustix::fs::Mode::empty(),
+            rustix::fs::ResolveFlags::CACHED,
+        );
+        known.is_err()
+    });
+}
+
 fn assert_unavailable(response: &Response) {
     assert_eq!(response.status, 503, "{}", response.head);
     assert!(response.field("Retry-After").is_some(), "{}", response.head);
@@ -146,16 +160,7 @@ fn reload_fails_in_time_and_a_dead_worker_is_replaced_when_a_file_server_is_gone
     let master = |name: &str| server.status()["master"][name].clone();
     assert_eq!(exchange(&server, request("GET", "/file")).status, 200);
     order(&lab, &["disk", "--name", &lab.name, "stall", "120s"]);
-    wait_until("the kernel has forgotten the name", || {
-        let known = rustix::fs::openat2(
-            rustix::fs::CWD,
-            &remote,
-            rustix::fs::OFlags::PATH,
-            rustix::fs::Mode::empty(),
-            rustix::fs::ResolveFlags::CACHED,
-        );
-        known.is_err()
-    });
+    wait_until_forgotten(&remote);
     server.signal(Signal::HUP);
     server.wait_for("the failure", |_| master("reload_failures") == 1);
     let why = master("reload_error")
@@ -180,6 +185,40 @@ fn reload_fails_in_time_and_a_dead_worker_is_replaced_when_a_file_server_is_gone
     server.signal(Signal::HUP);
     server.wait_for("the reload", |_| master("reloads") == 1);
     assert_eq!(exchange(&server, request("GET", "/file")).status, 200);
+}
+
+/// Needs: root: makes a lab (FUSE)
+#[test]
+fn server_starts_and_answers_503_for_a_root_on_a_file_server_that_is_gone() {
+    let test = "server_starts_and_answers_503_for_a_root_on_a_file_server_that_is_gone";
+    let Some(lab) = lab_with_files(test) else {
+        return;
+    };
+    add_files(&lab);
+    let (_folder, local) = local_root();
+    std::fs::write(local.join("file"), "local").expect("room");
+    let remote = mount_point(&lab).join("1");
+    order(&lab, &["disk", "--name", &lab.name, "stall", "120s"]);
+    wait_until_forgotten(&remote);
+    let server = serve_remote(&remote, &local, "2s");
+    assert_eq!(get(&server, "/file").text(), "local");
+    assert_unavailable(&exchange(&server, request("GET", "/file")));
+    assert_eq!(get(&server, "/directory/").status, 200);
+    let [worker] = server.children("serve-worker")[..] else {
+        panic!("one worker");
+    };
+    headway_test_support::server::kill(worker);
+    server.wait_for("another worker", |server| {
+        !server.children("serve-worker").contains(&worker)
+    });
+    assert_eq!(get(&server, "/file").text(), "local");
+    assert_unavailable(&exchange(&server, request("GET", "/file")));
+    order(&lab, &["disk", "--name", &lab.name, "model"]);
+    server.wait_for("the files", |server| {
+        exchange(server, request("GET", "/file")).text() == "1\n"
+    });
+    assert_eq!(get(&server, "/file").text(), "local");
+    drop(server);
 }
 
 /// Needs: root: makes a lab (FUSE)

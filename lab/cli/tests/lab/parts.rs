@@ -203,6 +203,8 @@ fn served(lab: &Lab) -> (Ended, tempfile::TempDir, String) {
         &root.path().display().to_string(),
         "--listen",
         &address,
+        "--user",
+        "root",
         "--workers",
         "1",
         "--ready-file",

@@ -166,6 +166,10 @@ fn headway(spec: &ServerSpec, folder: &Path) -> Launch {
     let mut arguments: Vec<OsString> = vec!["serve".into(), spec.root.clone().into()];
     let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
     add("--listen", spec.address.to_string().into());
+    // So that its processes are those of the server without a lab, and read all files.
+    if rustix::process::geteuid().is_root() {
+        add("--user", "root".into());
+    }
     // On the same network as the server, so that the client can ask for it; any free port.
     add(
         "--status",

@@ -116,7 +116,7 @@ impl StaticFiles {
         let variant = representation.variant;
         let content = entry.prepared.responses[variant].borrow().clone()?;
         count_hit(context, &content);
-        if content.unsettled.is_none() || !representation.settled {
+        if !content.is_unsettled() || !representation.settled {
             return Some(content);
         }
         // Its date and tag can be trusted now. A checksum is the same.
@@ -292,7 +292,5 @@ impl StaticFiles {
 /// Whether the cached response was built before the file was settled.
 pub(super) fn is_unsettled(entry: &Entry, variant: Variant) -> bool {
     let cached = entry.prepared.responses[variant].borrow();
-    cached
-        .as_ref()
-        .is_some_and(|cached| cached.unsettled.is_some())
+    cached.as_ref().is_some_and(|cached| cached.is_unsettled())
 }
