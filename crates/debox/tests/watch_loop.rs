@@ -54,7 +54,8 @@ fn sleep_of_a_handler_is_blocking_and_the_wait_for_events_is_not() {
     );
     let turns = value(&metrics, "headway_loop_turn_seconds_sum ");
     assert!((0.015..=turns).contains(&blocked), "{blocked} of {turns} s");
-    assert_eq!(value(&metrics, "headway_loop_waits_total "), 3.0);
+    // Another thread may have had a lock of the process's memory meanwhile.
+    assert!(value(&metrics, "headway_loop_waits_total ") >= 3.0);
     assert!(value(&metrics, "headway_loop_wait_seconds_total ") >= 0.006);
     assert_eq!(value(&metrics, "headway_trace_lost_records_total "), 0.0);
 }

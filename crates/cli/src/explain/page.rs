@@ -207,6 +207,7 @@ mod tests {
             paths: vec![PathShare {
                 path: "GET /<b>".to_owned(),
                 requests: 9,
+                statuses: std::collections::BTreeMap::from([(404, 9)]),
                 share: 1.0,
                 p50_us: 1.0,
                 p99_us: 2.0,
@@ -224,6 +225,7 @@ mod tests {
             "sleeps &amp; waits",
             "asleep in openat",
             "GET /&lt;b&gt;",
+            ">404<",
             "127.0.0.1:9000",
             "2 to 3",
         ] {
