@@ -75,8 +75,8 @@ SECTION("tp_btf/sched_switch") int switched(u64 *context) {
 }
 
 /*
- * Only here is the current task the one that wakes: the wakeup itself may be made by the CPU of the woken task. This
- * may come before the task is off its CPU.
+ * Only here is the current task the one that wakes: the wakeup itself may be made by the CPU of the woken
+ * task. This may come before the task is off its CPU.
  */
 SECTION("tp_btf/sched_waking") int waking(u64 *context) {
     struct task_struct *task = (void *)context[0];
