@@ -240,8 +240,8 @@ mod tests {
         assert_eq!(bits, BTreeSet::from([STALE.to_bits()]));
         for sample in &samples {
             let parts = ["_bucket", "_sum", "_count"].iter();
-            let stem = parts.filter_map(|part| sample.name.strip_suffix(part));
-            let stem = stem.last().unwrap_or(&sample.name);
+            let mut stem = parts.filter_map(|part| sample.name.strip_suffix(part));
+            let stem = stem.next_back().unwrap_or(&sample.name);
             let family = FAMILIES.iter().find(|family| family.name == stem);
             let family = family.unwrap_or_else(|| panic!("{}", sample.name));
             let own = sample.labels.iter().map(|(name, _)| *name);
