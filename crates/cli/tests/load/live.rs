@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -132,16 +132,24 @@ fn empty_seconds_are_in_the_file_when_a_server_says_nothing() {
         .args(["--timeout", "60", "--out", &out])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut run = command.spawn().unwrap();
+    let mut run = Running(command.spawn().unwrap());
     wait_until("an empty second is in the file", || {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         text.lines()
             .nth(1)
             .is_some_and(|line| line.starts_with("0,0,0,0,0,"))
     });
-    assert!(run.try_wait().unwrap().is_none(), "the run goes on");
-    run.kill().unwrap();
-    run.wait().unwrap();
+    assert!(run.0.try_wait().unwrap().is_none(), "the run goes on");
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
