@@ -98,6 +98,8 @@ def samples(text, family, labels):
 
 def main():
     port, status_port, requests, log = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    # Workers report once a second, and send log lines a little later: those of the request that waited for the server.
+    time.sleep(3)
     before, _ = metrics(status_port)
     of_before = [
         samples(before, "headway_http_requests_total", ("code", "method")),
@@ -116,7 +118,6 @@ def main():
     for one in clients:
         one.join()
     seconds = time.monotonic() - begun
-    # Workers report once a second, and send log lines a little later.
     time.sleep(3)
     after, page = metrics(status_port)
 
