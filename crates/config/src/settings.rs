@@ -81,8 +81,8 @@ table! {
         /// User of all processes but the master, if root starts the server: NAME or NAME:GROUP.
         ///
         /// It has to be able to read the document roots, and to write the log. Ports below 1024 stay
-        /// possible. Write root to stay root. Without a user, root starts no server which other machines
-        /// reach.
+        /// possible. Write root to stay root. If root has no user for its processes, a server that
+        /// other machines can reach does not start.
         user: String, Serving, "headway, if there is this user", "\"www-data\"";
         /// User of the programs that the server starts (CGI, direct): NAME or NAME:GROUP.
         ///

@@ -43,9 +43,9 @@ impl Config {
         };
         let public = self.listen.iter().find(is_public)?;
         Some(ConfigError::of_machine(format!(
-            "user: root starts no server at {public}, which other machines reach, without a user for its processes: \
-             there is no user {PACKAGE_USER} (useradd --system {PACKAGE_USER} makes it), and none is set \
-             (--user www-data); --user root stays root"
+            "user: root starts no server at {public} without a user for its processes, since other machines can reach \
+             it; name a user (--user www-data), or make the default one (useradd --system {PACKAGE_USER}); \
+             --user root stays root"
         )))
     }
 }
