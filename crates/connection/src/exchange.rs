@@ -167,6 +167,8 @@ pub struct UpstreamConn {
     pub token: Token,
     /// What the event mechanism watches for; `None` while the socket is not registered.
     pub interest: Option<Interest>,
+    /// It is TCP, not a Unix socket.
+    pub is_tcp: bool,
 }
 
 /// A request in progress at an upstream.

@@ -55,6 +55,34 @@ fn keepalive_request_costs_one_write_and_one_read() {
     is_well(&server);
 }
 
+/// An upstream with Nagle's algorithm keeps back the small end of its response until what came before is acknowledged.
+#[test]
+fn part_of_a_response_is_acknowledged_at_once() {
+    let site = Site::new();
+    let read = Arc::new(AtomicBool::new(false));
+    let was_read = read.clone();
+    let upstream = FakeUpstream::new(move |mut stream| {
+        while read_head(&mut stream).is_some() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngo");
+            wait_until(&was_read);
+            let _ = stream.write_all(b"od");
+        }
+    });
+    let server = proxy(&site, &[&upstream.address], "");
+    let names = ["setsockopt", "read (upstream)"];
+    let [options_before, reads_before] = calls(&server, names);
+    let mut stream = server.connect();
+    send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    while calls(&server, names)[1] == reads_before {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let [options, _] = calls(&server, names);
+    read.store(true, Ordering::SeqCst);
+    assert_eq!(receive(&mut stream).unwrap().text(), "good");
+    assert!(options > options_before);
+    is_well(&server);
+}
+
 /// Waits until the loop has handled everything that happened before: the response comes from a
 /// later loop iteration.
 fn let_a_turn_pass(server: &Server) {

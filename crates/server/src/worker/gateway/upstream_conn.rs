@@ -154,14 +154,19 @@ impl Gateway {
             .map_err(ConnectFailed::Unreachable)?;
         Ok(Connected {
             codec,
-            conn: self.open_upstream_conn(socket, connection.token),
+            conn: self.open_upstream_conn((socket, &address), connection.token),
             reused: false,
         })
     }
 
     /// Registers a connection that is being opened for this client's request.
-    pub(super) fn open_upstream_conn(&mut self, socket: OwnedFd, client: Token) -> UpstreamConn {
+    pub(super) fn open_upstream_conn(
+        &mut self,
+        (socket, address): (OwnedFd, &Address),
+        client: Token,
+    ) -> UpstreamConn {
         UpstreamConn {
+            is_tcp: matches!(address, Address::Tcp(_)),
             socket,
             token: self.upstream_conns.insert(ConnUse::Request(client)),
             interest: None,
