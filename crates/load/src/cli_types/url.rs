@@ -170,7 +170,7 @@ fn host_and_port(text: &str, authority: &str) -> Result<(String, Option<u16>), S
     let has_brackets = authority.starts_with('[');
     let odd = |c: char| {
         let is_plain = c.is_ascii_alphanumeric() || "-._~:".contains(c);
-        !is_plain && !(has_brackets && c == '%')
+        !(is_plain || has_brackets && c == '%')
     };
     if host.is_empty() || host.contains(odd) {
         return Err(format!(
