@@ -1,4 +1,4 @@
-//! Where the storage is, and who asks: from the variables of the environment that other clients of S3 read too.
+//! Where the storage is, and the keys for it: from the variables of the environment that other clients of S3 read too.
 
 use std::env;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::StorageError;
 
-/// Where the storage is, and who asks.
+/// Where the storage is, and the keys for it.
 #[derive(Clone)]
 pub struct Settings {
     /// The URL of a server that speaks S3. `None` is Amazon's.
