@@ -39,6 +39,7 @@ pub fn run_context(output: &OutputOptions, name: &str) -> Result<RunContext, Fai
         progress: terminal.then(|| name.to_owned()),
         whole_only: false,
         server_status: output.server_status.clone(),
+        view: None,
         outputs: Vec::new(),
     })
 }

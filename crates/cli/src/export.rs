@@ -14,10 +14,11 @@ use crate::Failure;
 
 #[derive(Debug, Args)]
 pub struct ExportOptions {
-    /// Write figures per second: csv=FILE, json=FILE, hdr=FILE or prometheus=URL; may be repeated
+    /// Write figures per second: csv=FILE, json=FILE, hdr=FILE, prometheus=URL or otlp=URL; may be repeated
     ///
     /// A second is written a second after its end, while the load goes on. json has an object per line,
-    /// hdr is a log of HdrHistogram (V2) in nanoseconds. URL is a receiver of Prometheus remote write.
+    /// hdr is a log of HdrHistogram (V2) in nanoseconds. prometheus is a receiver of Prometheus remote write, and otlp
+    /// an OpenTelemetry collector (OTLP over HTTP).
     #[arg(
         long,
         value_name = "KIND=TARGET",
@@ -37,8 +38,7 @@ impl ExportOptions {
     pub fn write(&self, run: &Run) -> Result<(), Failure> {
         for output in &self.out {
             let SeriesOutput::File(format, path) = output else {
-                let text =
-                    "--out prometheus=URL is for a run that goes on; use it with headway load";
+                let text = "--out prometheus=URL and otlp=URL are for a run that goes on; use them with headway load";
                 return Err(Failure::Usage(text.to_owned()));
             };
             let write = || {

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
 
 use super::export::ExportOptions;
+use super::upload::{self, UploadOptions};
 use super::{Failure, output};
 
 mod baseline;
@@ -35,6 +36,7 @@ mod ci;
 mod form;
 mod request;
 mod start;
+mod view;
 
 use baseline::{BaselineOptions, Compared};
 use ci::{Case, CiOptions};
@@ -104,6 +106,10 @@ pub struct Arguments {
     ci: CiOptions,
     #[command(flatten)]
     export: ExportOptions,
+    #[command(flatten)]
+    upload: UploadOptions,
+    #[command(flatten)]
+    live: view::LiveOptions,
     /// Print a summary as JSON; --json=full prints everything
     ///
     /// Everything is what `headway analyze --json` prints: distributions, timeline and sizes.
@@ -314,10 +320,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .ci
         .check(has_conditions || arguments.has_conditions())?;
     let directory = result.output.as_deref();
-    let around = RunContext {
+    let storage = arguments.upload.open()?;
+    let mut around = RunContext {
         outputs: arguments.export.out.clone(),
         ..run_context(result, "load")?
     };
+    let targets = prepared.description.targets.join(" ");
+    arguments.live.apply(targets, &mut around)?;
     let start = &arguments.demand.start;
     prepared.description.clock = start.wait(settings.agent, &around.interrupt)?;
     let finished = prepared.run(directory, &around).map_err(failure)?;
@@ -339,6 +348,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => print(&finished, directory, compared.as_ref())?,
     }
     ci.write(&finished, &cases, compared.as_ref())?;
+    if let (Some(storage), Some(directory)) = (&storage, directory) {
+        upload::send(storage, directory)?;
+    }
     if !finished.failed_outputs.is_empty() {
         return Err(anyhow!(finished.failed_outputs.join("\n")).into());
     }

@@ -23,6 +23,7 @@ mod profile;
 mod report;
 mod scenario;
 mod analyze;
+mod upload;
 mod export;
 mod hints;
 mod reference;
@@ -37,7 +38,8 @@ const PROGRAM: Program = Program {
         Group {
             name: "Measure",
             commands: &[
-                "load", "profile", "compare", "merge", "analyze", "report", "fileset", "scenario",
+                "load", "profile", "compare", "merge", "upload", "analyze", "report", "fileset",
+                "scenario",
             ],
         },
         Group {
@@ -79,6 +81,7 @@ enum Command {
     Profile(Box<profile::Arguments>),
     Compare(Box<compare::Arguments>),
     Merge(merge::Arguments),
+    Upload(upload::Arguments),
     Report(report::Arguments),
     Scenario(scenario::Arguments),
     Analyze(analyze::Arguments),
@@ -157,6 +160,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Merge(arguments) => merge::run(&arguments),
+        Command::Upload(arguments) => upload::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Scenario(arguments) => scenario::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),

@@ -29,6 +29,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "trace",
             "explain",
             "log-reader",
+            // Runs go to storage, and come from it.
+            "object-storage",
             "os",
         ],
     ),
@@ -112,6 +114,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("otlp", &["access-log", "config", "control", "http-client"]),
     // Requests of processes that may wait.
     ("http-client", &[]),
+    // Directories in storage that speaks S3.
+    ("object-storage", &["http", "http-client"]),
     ("http2", &["http"]),
     // What the stages share.
     ("request", &["files", "gateway", "http", "metrics"]),
@@ -199,7 +203,15 @@ fn product_does_not_depend_on_the_lab() {
 }
 
 /// Crates that may depend on the cryptographic libraries: `tls` for the server, the others as clients.
-const WITH_TLS: &[&str] = &["tls", "acme", "http-client", "load", TEST_SUPPORT];
+const WITH_TLS: &[&str] = &[
+    "tls",
+    "acme",
+    "http-client",
+    "load",
+    // Signatures of requests.
+    "object-storage",
+    TEST_SUPPORT,
+];
 
 #[test]
 fn only_tls_and_clients_depend_on_cryptographic_libraries() {

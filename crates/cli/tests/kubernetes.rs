@@ -132,9 +132,19 @@ fn chart_gives_the_manifest() {
         merge,
         [
             "merge",
-            "/results/run-0",
-            "/results/run-1",
+            "/results/agent=0",
+            "/results/agent=1",
             "--output=/results/all"
         ]
     );
+    let place = "s3://bucket/monday";
+    let s3 = format!("results.s3={place}");
+    let stored = render(&["--set", &s3, "--set", "results.secret=keys"]);
+    assert!(!stored.contains("PersistentVolumeClaim"), "{stored}");
+    assert_eq!(stored.matches("emptyDir: {}").count(), 2, "{stored}");
+    assert_eq!(stored.matches("name: keys").count(), 2, "{stored}");
+    let upload = format!("--upload={place}");
+    assert!(arguments(&stored, "load").contains(&upload), "{stored}");
+    let merge = arguments(&stored, "merge");
+    assert_eq!(merge, ["merge", place, &upload, "--output=/results/all"]);
 }

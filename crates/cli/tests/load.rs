@@ -18,7 +18,9 @@ mod profiles;
 mod runs;
 mod scenarios;
 mod servers;
+mod ssh;
 mod threads;
+mod uploads;
 mod arguments;
 
 use crate::serving;

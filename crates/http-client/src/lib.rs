@@ -116,6 +116,7 @@ pub enum RequestError {
 pub struct Client {
     tls: Option<Arc<ClientConfig>>,
     timeouts: Timeouts,
+    response_bytes_max: usize,
 }
 
 impl Client {
@@ -137,6 +138,7 @@ impl Client {
         Ok(Client {
             tls: Some(Arc::new(tls)),
             timeouts,
+            response_bytes_max: RESPONSE_BYTES_MAX,
         })
     }
 
@@ -145,6 +147,15 @@ impl Client {
         Client {
             tls: None,
             timeouts,
+            response_bytes_max: RESPONSE_BYTES_MAX,
+        }
+    }
+
+    /// The same, for responses of up to this many bytes, the header included. It is 1 MiB without this.
+    pub fn with_response_max(self, bytes: usize) -> Client {
+        Client {
+            response_bytes_max: bytes,
+            ..self
         }
     }
 
@@ -208,7 +219,11 @@ impl Client {
             .write_all(&written(request))
             .and_then(|()| stream.flush());
         sent.map_err(Failure::Sending)?;
-        receive(stream, is_head, self.timeouts.response)
+        let limits = Limits {
+            time: self.timeouts.response,
+            bytes: self.response_bytes_max,
+        };
+        receive(stream, is_head, limits)
     }
 }
 
@@ -269,7 +284,7 @@ fn written(request: &Request<Bytes>) -> Vec<u8> {
         request.method()
     )
     .into_bytes();
-    if request.method() == Method::POST {
+    if request.method() == Method::POST || request.method() == Method::PUT {
         out.extend(format!("Content-Length: {}\r\n", body.len()).bytes());
     }
     for (name, value) in request.headers() {
@@ -298,12 +313,19 @@ enum Framing {
     UntilClose,
 }
 
+/// What a response may take.
+#[derive(Clone, Copy)]
+struct Limits {
+    time: Duration,
+    bytes: usize,
+}
+
 fn receive(
     stream: &mut impl Read,
     is_head: bool,
-    timeout: Duration,
+    limits: Limits,
 ) -> Result<Response<Bytes>, Failure> {
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now() + limits.time;
     let mut received = Vec::new();
     let mut is_closed = false;
     loop {
@@ -313,8 +335,8 @@ fn receive(
         if is_closed {
             return Err(Failure::Response("an incomplete response"));
         }
-        if received.len() > RESPONSE_BYTES_MAX {
-            return Err(Failure::Response("more than 1 MiB"));
+        if received.len() > limits.bytes {
+            return Err(Failure::Response("too long a response"));
         }
         if deadline <= Instant::now() {
             return Err(Failure::System(io::ErrorKind::TimedOut.into()));
@@ -430,7 +452,10 @@ fn dechunked(mut rest: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
 mod tests {
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(90);
+    const LIMITS: Limits = Limits {
+        time: Duration::from_secs(90),
+        bytes: RESPONSE_BYTES_MAX,
+    };
 
     /// Gives one byte at a time, then the end.
     struct Slowly<'t>(&'t [u8]);
@@ -447,8 +472,8 @@ mod tests {
     }
 
     fn received(text: &str, is_head: bool) -> Result<(u16, String), Failure> {
-        let slowly = receive(&mut Slowly(text.as_bytes()), is_head, TIMEOUT);
-        let at_once = receive(&mut text.as_bytes(), is_head, TIMEOUT);
+        let slowly = receive(&mut Slowly(text.as_bytes()), is_head, LIMITS);
+        let at_once = receive(&mut text.as_bytes(), is_head, LIMITS);
         let shown = |response: Response<Bytes>| {
             let body = String::from_utf8(response.body().to_vec()).unwrap();
             (response.status().as_u16(), body)
@@ -513,7 +538,12 @@ mod tests {
     fn too_long_a_response_is_an_error() {
         let endless =
             "HTTP/1.1 200 OK\r\n\r\n".to_owned() + &"x".repeat(RESPONSE_BYTES_MAX + PIECE_BYTES);
-        assert!(receive(&mut endless.as_bytes(), false, TIMEOUT).is_err());
+        assert!(receive(&mut endless.as_bytes(), false, LIMITS).is_err());
+        let limits = Limits {
+            bytes: 2 * RESPONSE_BYTES_MAX,
+            ..LIMITS
+        };
+        assert!(receive(&mut endless.as_bytes(), false, limits).is_ok());
     }
 
     #[test]
@@ -533,6 +563,10 @@ mod tests {
         assert_eq!(
             request(Method::POST, "{}"),
             format!("POST {head}Content-Length: 2\r\nx-y: z\r\n\r\n{{}}")
+        );
+        assert_eq!(
+            request(Method::PUT, ""),
+            format!("PUT {head}Content-Length: 0\r\nx-y: z\r\n\r\n")
         );
     }
 }

@@ -2,7 +2,7 @@
 //! without a server.
 //!
 //! ```text
-//! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY [REQUESTS] [RATE] [SIZES]
+//! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY [REQUESTS] [RATE] [SIZES] [SEED]
 //! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY profile CAPACITY SECONDS
 //! ```
 //!
@@ -19,8 +19,11 @@ use headway_latency::{Outcome, Row, RunDescription, RunWriter};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-const USAGE: &str = "usage: synthetic_run DIRECTORY [REQUESTS] [RATE] [SIZES], \
+const USAGE: &str = "usage: synthetic_run DIRECTORY [REQUESTS] [RATE] [SIZES] [SEED], \
                      or synthetic_run DIRECTORY profile CAPACITY SECONDS";
+
+/// Unless another one is given.
+const SEED: u64 = 42;
 
 /// Relative loads of a profile: the default of `headway profile`.
 const LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
@@ -56,6 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         rate: number(2, 5_000.0)?,
         busy: 0.4,
         sizes: number(3, 0.0)? as u64,
+        seed: number(4, SEED as f64)? as u64,
     };
     write(&directory, &load)
 }
@@ -68,6 +72,7 @@ struct Load {
     busy: f64,
     /// Different sizes; 0 for those of SPECweb99.
     sizes: u64,
+    seed: u64,
 }
 
 fn profile(directory: &Path, capacity: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
@@ -86,6 +91,7 @@ fn profile(directory: &Path, capacity: f64, seconds: f64) -> Result<(), Box<dyn 
             rate: point.rate_rps,
             busy: point.relative * 0.95,
             sizes: 0,
+            seed: SEED,
         };
         write(&directory.join(&point.directory), &load)?;
     }
@@ -96,15 +102,15 @@ fn profile(directory: &Path, capacity: f64, seconds: f64) -> Result<(), Box<dyn 
             client_bound: None,
             points: points.into(),
         }),
-        ..describe(0, capacity)
+        ..describe(0, capacity, SEED)
     };
     Ok(write_description(directory, &described, true)?)
 }
 
 fn write(directory: &Path, load: &Load) -> Result<(), Box<dyn Error>> {
-    let description = describe(load.requests, load.rate);
+    let description = describe(load.requests, load.rate, load.seed);
     let mut writer = RunWriter::create(directory, &description)?;
-    let mut random = SplitMix64(42);
+    let mut random = SplitMix64(load.seed);
     let mut clock = Clock::default();
     let mut batch = Vec::new();
     for index in 0..load.requests {
@@ -183,7 +189,7 @@ fn request(index: u64, load: &Load, clock: &mut Clock, random: &mut SplitMix64) 
     }
 }
 
-fn describe(requests: u64, rate: f64) -> RunDescription {
+fn describe(requests: u64, rate: f64, seed: u64) -> RunDescription {
     RunDescription {
         started: "1970-01-01T00:00:00Z".into(),
         label: Some("synthetic".into()),
@@ -201,7 +207,7 @@ fn describe(requests: u64, rate: f64) -> RunDescription {
             timeout_ms: Some(3000.0),
             warmup_s: 1.0,
             duration_s: Some((requests as f64 / rate - 1.0).max(0.0)),
-            seed: 42,
+            seed,
             ..LoadInfo::default()
         },
         ..RunDescription::default()

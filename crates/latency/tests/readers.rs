@@ -151,6 +151,23 @@ fn queries_of_the_guide_give_the_figures_when_duckdb_runs_them() {
     assert_eq!(second(2, 3), 3.0 * count as f64);
 }
 
+/// Needs: DuckDB for Python, where the package index cannot be reached: scripts/setup duckdb
+#[test]
+fn runs_of_agents_are_one_data_set_partitioned_by_agent() {
+    let name = "runs_of_agents_are_one_data_set_partitioned_by_agent";
+    let Some(python) = python("duckdb") else {
+        return skip(name, "no DuckDB; run scripts/setup duckdb");
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    for agent in [0, 1] {
+        let path = directory.path().join(format!("agent={agent}"));
+        finished(&path, &rows(1_000 * (agent + 1)));
+    }
+    let query = "SELECT agent, count(*) FROM read_parquet('*/requests.parquet') GROUP BY agent ORDER BY agent";
+    let found = script_output(&python, "guide_lines.py", "sql", directory.path(), query);
+    assert_eq!(found[0], json!([[0, 1_000], [1, 2_000]]));
+}
+
 /// Needs: pandas, pyarrow and polars: scripts/setup readers
 #[test]
 fn lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them() {

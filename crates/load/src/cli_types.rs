@@ -9,8 +9,9 @@ mod schedule;
 mod units;
 mod url;
 
-pub use output::SeriesOutput;
+pub use output::{MetricsProtocol, MetricsReceiver, SeriesOutput};
 pub use request::{Agent, Basic, Bearer, Cookie, Header, Seed, Threads};
 pub use schedule::{RateSchedule, RateStep};
 pub use units::{Bandwidth, Count, Cpus, PerConnection, Rate, Shares, Time};
+pub(crate) use url::without_zone;
 pub use url::{Endpoint, Url};

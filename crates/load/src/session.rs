@@ -5,13 +5,14 @@
 //! judges, and closes the directory. On the threads of [`loops`] nothing happens but handing rows over;
 //! files and the terminal belong to other threads.
 
+pub mod bars;
 mod fileset;
 mod judging;
 mod live;
 mod loops;
 mod observer;
 mod pin;
-mod progress;
+pub mod progress;
 mod recorder;
 mod redaction;
 mod rows;
@@ -40,7 +41,7 @@ use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use live::{LiveSeries, Lost};
 use observer::Watched;
-use progress::{LoopStates, ProgressLine};
+use progress::{LoopStates, ProgressThread, Shower, ViewMaker};
 use recorder::Writer;
 use rows::{RowSink, Rows};
 
@@ -127,14 +128,15 @@ pub enum SessionError {
     /// The thread that writes could not be started.
     #[error("starting a thread: {0}")]
     Thread(io::Error),
+    /// The run cannot be shown.
+    #[error("the view of the run: {0}; nothing was measured")]
+    View(io::Error),
     /// A server does not take metrics.
-    #[error(
-        "sending metrics to {url}: {why}; nothing was measured. Prometheus takes them with --web.enable-remote-write-receiver"
-    )]
+    #[error("sending metrics to {url}: {why}; nothing was measured")]
     Metrics {
         /// Where they were sent.
         url: String,
-        /// Why it failed.
+        /// Why it failed, and which servers take them.
         why: String,
     },
     /// The engine failed.
@@ -197,6 +199,8 @@ pub struct RunContext {
     pub interrupt: Arc<AtomicBool>,
     /// Show a progress line with this word before it.
     pub progress: Option<String>,
+    /// Show this in place of the line.
+    pub view: Option<ViewMaker>,
     /// A run that ends before its time is an error, and its directory stays incomplete.
     pub whole_only: bool,
     /// Where the server's own counters are read after the run.
@@ -279,14 +283,12 @@ impl Prepared {
 
     /// The run itself.
     fn measure(&self, sink: RowSink, around: &RunContext) -> Result<Ran, SessionError> {
-        let progress = around.progress.as_ref();
         let states = LoopStates::new(self.threads);
         let others = pin::remaining_cpus(&allowed_cpus(), &self.cpus);
         let live = self.live(around, &states, &others)?;
         let seconds = live.as_ref().map(LiveSeries::seconds);
-        let progress = progress.map(|word| ProgressLine::start(word, &self.plan, &states));
-        let progress = progress.transpose().map_err(SessionError::Thread)?;
-        let latencies = progress.as_ref().map(ProgressLine::latencies);
+        let progress = self.progress(around, &states)?;
+        let latencies = progress.as_ref().map(ProgressThread::latencies);
         let mut rows = Rows::new(sink, latencies, seconds.clone());
         let conforms = self.description.specweb99.is_some();
         if let (true, Mode::Closed { connections }) = (conforms, &self.plan.mode) {
@@ -317,6 +319,21 @@ impl Prepared {
             rows,
             lost,
         })
+    }
+
+    /// What shows the run while it goes on.
+    fn progress(
+        &self,
+        around: &RunContext,
+        states: &LoopStates,
+    ) -> Result<Option<ProgressThread>, SessionError> {
+        let shower = match (&around.view, &around.progress) {
+            (Some(view), _) => Shower::View(view.make().map_err(SessionError::View)?),
+            (None, Some(word)) => Shower::Line(word.clone()),
+            (None, None) => return Ok(None),
+        };
+        let thread = ProgressThread::start(shower, &self.plan, states);
+        thread.map(Some).map_err(SessionError::Thread)
     }
 
     /// The outputs of figures per second, if there are any.

@@ -26,6 +26,9 @@ const LOAD: &str = "
 `headway load --out prometheus=URL` sends these once per second ([how](../howto/load-live.md)). All have the labels
 `job=\"headway-load\"`, `instance` (the host), `run` (`--label`, or when the run began) and `agent`.
 
+With `--out otlp=URL` a name has no unit and no `_total`: `headway.load.requests`, `headway.load.response` (`s`).
+Receivers that write into Prometheus add them again.
+
 ";
 
 /// The page in Markdown.

@@ -1,7 +1,12 @@
 //! HTTPS against our own server, requests with a body and a token, and runs that fail a condition.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use headway_test_support::wait_until;
 
 use super::responding::{GOOD, Responding};
 use super::{load, measured, read_json, serving};
@@ -62,6 +67,68 @@ impl Https {
     pub fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
+}
+
+/// OpenSSL's own server, which renegotiates when it is asked for a certain path.
+struct Renegotiating {
+    child: Child,
+    url: String,
+    /// How often it did.
+    times: Arc<AtomicUsize>,
+}
+
+impl Renegotiating {
+    fn start(https: &Https) -> Renegotiating {
+        // Line by line, so that it says in time what it does.
+        let mut child = Command::new("stdbuf")
+            .args(["-oL", "openssl"])
+            .args(["s_server", "-accept", "127.0.0.1:0", "-tls1_2", "-www"])
+            .args([
+                "-cert",
+                &https.path("cert.pem"),
+                "-key",
+                &https.path("key.pem"),
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        let address = lines.find_map(|line| line.strip_prefix("ACCEPT ").map(str::to_owned));
+        let url = format!("https://{}", address.expect("an address"));
+        let times = Arc::default();
+        let seen: Arc<AtomicUsize> = Arc::clone(&times);
+        std::thread::spawn(move || {
+            for _ in lines.filter(|line| line.starts_with("SSL_renegotiate -> 1")) {
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        Renegotiating { child, url, times }
+    }
+}
+
+impl Drop for Renegotiating {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn renegotiation_is_refused_and_requests_are_answered() {
+    let https = Https::start();
+    let server = Renegotiating::start(&https);
+    let certificate = https.path("cert.pem");
+    let url = format!("{}/reneg", server.url);
+    let few = ["-n", "4", "-c", "1", "--timeout", "5"];
+    let found = measured(&[&[url.as_str(), "--cacert", &certificate], &few[..]].concat());
+    assert_eq!(found["summary"]["requests"], 4, "{found:#}");
+    assert_eq!(found["summary"]["errors"], 0, "{found:#}");
+    wait_until("it began to renegotiate for each request", || {
+        server.times.load(Ordering::SeqCst) == 4
+    });
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headway_test_support::wait_until;
+use headway_test_support::{skip, wait_until};
+use serde_json::Value;
 
 use super::responding::{GOOD, Responding, unused_address};
 use super::{finished, headway, load};
@@ -25,6 +27,8 @@ enum Later {
     Takes,
     Fails,
     Silent,
+    /// OTLP only.
+    Rejects,
 }
 
 /// A receiver of metrics: the bodies that it has got.
@@ -35,23 +39,41 @@ struct Receiver {
 
 impl Receiver {
     fn start(later: Later) -> Receiver {
+        let lines = "content-type: application/x-protobuf\r\ncontent-encoding: snappy";
+        Receiver::start_at("/api/v1/write", lines, later)
+    }
+
+    /// A collector of OpenTelemetry.
+    fn collector(later: Later) -> Receiver {
+        let lines = "content-type: application/x-protobuf\r\nx-key: a b";
+        Receiver::start_at("/v1/metrics", lines, later)
+    }
+
+    /// At this path, for requests with these lines in their headers.
+    fn start_at(path: &'static str, lines: &'static str, later: Later) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/api/v1/write", listener.local_addr().unwrap());
+        let url = format!("http://{}{path}", listener.local_addr().unwrap());
         let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let seen = Arc::clone(&bodies);
         std::thread::spawn(move || {
             for (at, mut client) in listener.incoming().flatten().enumerate() {
-                let body = body_of(&mut client);
+                let body = body_of(&mut client, path, lines);
                 seen.lock().unwrap().push(body);
                 let answer = match (at, later) {
-                    (0, _) | (_, Later::Takes) => "204 No Content",
+                    (0, _) | (_, Later::Takes | Later::Rejects) => "200 OK",
                     (_, Later::Fails) => "500 Internal Server Error",
                     (_, Later::Silent) => {
                         std::thread::sleep(Duration::from_secs(60));
                         continue;
                     }
                 };
-                let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
+                let text = match later {
+                    // A partial success: three points are rejected.
+                    Later::Rejects if at > 0 => "\n\u{6}\u{8}\u{3}\u{12}\u{2}no",
+                    _ => "",
+                };
+                let length = text.len();
+                let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: {length}\r\n\r\n{text}");
                 let _ = client.write_all(answer.as_bytes());
             }
         });
@@ -59,7 +81,7 @@ impl Receiver {
     }
 }
 
-fn body_of(client: &mut impl Read) -> Vec<u8> {
+fn body_of(client: &mut impl Read, path: &str, lines: &str) -> Vec<u8> {
     let (mut received, mut buffer) = (Vec::new(), [0; 16 << 10]);
     loop {
         let bytes = client.read(&mut buffer).unwrap();
@@ -69,11 +91,8 @@ fn body_of(client: &mut impl Read) -> Vec<u8> {
             continue;
         };
         let head = String::from_utf8_lossy(&received[..end]).to_lowercase();
-        assert!(head.starts_with("post /api/v1/write "), "{head}");
-        for line in [
-            "content-encoding: snappy",
-            "content-type: application/x-protobuf",
-        ] {
+        assert!(head.starts_with(&format!("post {path} ")), "{head}");
+        for line in lines.lines() {
             assert!(head.contains(line), "{head}");
         }
         let length = head.split_once("content-length: ").unwrap().1;
@@ -225,4 +244,107 @@ fn run_is_whole_when_a_receiver_fails_meanwhile() {
         assert_eq!(words[1..], ["of", words[0], "updates", "of"], "{err}");
         assert!(err.contains("are not affected"), "{err}");
     }
+}
+
+/// `headway load` with a key for the collector.
+fn load_with_collector(server: &Responding, receiver: &Receiver) -> Command {
+    let base = receiver.url.trim_end_matches("/v1/metrics");
+    let mut command = load_command(&server.url, "100", "2");
+    command.args(["--label", "planted", "--out", &format!("otlp={base}")]);
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b");
+    command
+}
+
+/// Needs: opentelemetry-proto for Python: scripts/setup services
+#[test]
+fn opentelemetry_reads_the_metrics_of_a_run() {
+    let name = "opentelemetry_reads_the_metrics_of_a_run";
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = root.join("target/duckdb/bin/python");
+    let module = "import opentelemetry.proto.metrics.v1.metrics_pb2";
+    let probe = Command::new(&python).args(["-c", module]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return skip(
+            name,
+            "no opentelemetry-proto for Python; run scripts/setup services",
+        );
+    }
+    let (server, receiver) = (Responding::start(GOOD), Receiver::collector(Later::Takes));
+    let mut command = load_with_collector(&server, &receiver);
+    let (code, out, err) = finished(command.arg("--json"));
+    assert_eq!((code, err.as_str()), (0, ""), "{err}");
+    let run: Value = serde_json::from_str(&out).unwrap();
+    let requests = run["summary"]["requests"].as_f64().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let bodies = receiver.bodies.lock().unwrap();
+    // The first is before the run, and the last one ends all series.
+    for (name, body) in [
+        ("first", 0),
+        ("sums", bodies.len() - 2),
+        ("last", bodies.len() - 1),
+    ] {
+        std::fs::write(directory.path().join(name), &bodies[body]).unwrap();
+    }
+    let script = root.join("crates/cli/tests/load/otlp_reads.py");
+    let output = Command::new(&python)
+        .arg(script)
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sums = &found["sums"];
+    assert_eq!(sums["headway.load.requests"]["total"], requests);
+    assert_eq!(found["first"]["headway.load.requests"]["total"], 0.0);
+    assert_eq!(found["last"]["headway.load.requests"]["total"], Value::Null);
+    let response = &sums["headway.load.response"];
+    assert_eq!(
+        (&response["kind"], &response["unit"]),
+        (&"histogram".into(), &"s".into())
+    );
+    assert_eq!(
+        (&response["count"], &response["in_buckets"]),
+        (&requests.into(), &requests.into())
+    );
+    assert_eq!(
+        response["buckets"],
+        response["limits"].as_u64().unwrap() + 1
+    );
+    assert!(response["sum"].as_f64().unwrap() > 0.0, "{response}");
+    assert_eq!(sums["headway.load.connections"]["kind"], "gauge");
+    assert_eq!(sums["headway.load.requests"]["kind"], "sum 2 True");
+    let attributes = &sums["headway.load.requests"]["attributes"];
+    assert_eq!(attributes["run"], "planted");
+    assert_eq!(found["resource"]["service.name"], "headway-load");
+    let names = found["sums"].as_object().unwrap().len();
+    assert_eq!(names, 9, "{sums}");
+}
+
+#[test]
+fn run_is_whole_when_a_collector_rejects_points_or_fails() {
+    for (later, part) in [
+        (Later::Rejects, "rejected 3 points: no"),
+        (Later::Fails, "status 500"),
+    ] {
+        let (server, receiver) = (Responding::start(GOOD), Receiver::collector(later));
+        let (code, shown, err) = finished(&mut load_with_collector(&server, &receiver));
+        assert_eq!(code, 0, "{err}");
+        assert!(shown.contains("good responses/s"), "{shown}");
+        assert!(
+            err.contains(part) && err.contains("are not affected"),
+            "{err}"
+        );
+    }
+    let server = Responding::start(GOOD);
+    let out = format!("otlp={}", unused_address());
+    let (code, shown, err) = load(&[&server.url, "-n", "20", "--out", &out]);
+    assert_eq!((code, shown.as_str()), (1, ""), "{err}");
+    assert!(
+        err.contains("/v1/metrics") && err.contains("port 4318"),
+        "{err}"
+    );
 }

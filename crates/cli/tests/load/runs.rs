@@ -242,8 +242,30 @@ fn progress_line_is_replaced_and_removed_on_a_terminal() {
     };
     assert!(lines.iter().any(whole), "{lines:?}");
     assert!(result.contains("good responses/s"), "{result}");
-    let quiet = on_a_terminal(&format!("{arguments} --quiet"));
-    assert!(!quiet.contains("\x1b[K"), "{quiet}");
+    for none in ["--quiet", "--live off"] {
+        let quiet = on_a_terminal(&format!("{arguments} {none}"));
+        assert!(!quiet.contains("\x1b[K"), "{quiet}");
+    }
+}
+
+#[test]
+fn view_of_a_run_fills_the_terminal_and_leaves_it() {
+    let server = Responding::start(LATE);
+    let arguments = format!("{} --rate 200 --warmup 0 -d 2s --live full", server.url);
+    let text = on_a_terminal(&arguments);
+    let (before, view) = text.split_once("\x1b[?1049h").expect("another screen");
+    let (view, result) = view
+        .split_once("\x1b[?1049l")
+        .expect("the first screen again");
+    assert!(!before.contains("requests"), "{before}");
+    for part in ["offered", "flight", "p99", "measured"] {
+        assert!(view.contains(part), "{part}: {view}");
+    }
+    assert!(result.contains("\x1b[?25h"), "the cursor is back: {result}");
+    assert!(result.contains("good responses/s"), "{result}");
+    let (code, _, err) = load(&[&server.url, "--live", "full", "-n", "1"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("no terminal"), "{err}");
 }
 
 #[test]

@@ -53,6 +53,8 @@ fn answer(client: &TcpStream, seen: &Mutex<Vec<(String, String, String)>>) -> Op
     reader.read_exact(&mut body).ok()?;
     let status = if request.contains("/missing") {
         "404 Not Found"
+    } else if request.contains("/old") {
+        "302 Found\r\nLocation: https://other.example/api/new?a=b#c"
     } else {
         "200 OK"
     };
@@ -158,6 +160,20 @@ fn scenario_is_carried_out_and_its_steps_are_told_apart() {
             "{out}"
         );
     }
+}
+
+#[test]
+fn redirect_is_followed_by_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[step]]\npath = '/old'\nstatus = 302\nextract = { to = { header = 'Location' } }\n\
+         [[step.then]]\npath = '{{to | path}}'\n";
+    let scenario = write(folder.path(), text, 1);
+    let shop = Shop::open();
+    let (code, _, err) = load(&[&shop.url, "--scenario", &scenario, "-n", "5", "-c", "1"]);
+    assert_eq!(code, 0, "{err}");
+    let lines: Vec<String> = shop.requests().into_iter().map(|(line, ..)| line).collect();
+    let pair = ["GET /api/old HTTP/1.1", "GET /api/new?a=b HTTP/1.1"];
+    assert_eq!(lines, pair.repeat(5));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Where figures per second go: `csv=FILE`, `prometheus=URL`.
+//! Where figures per second go: `csv=FILE`, `prometheus=URL`, `otlp=URL`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,11 +11,32 @@ use http::Uri;
 pub enum SeriesOutput {
     /// A file with a line per second.
     File(Format, PathBuf),
-    /// The URL of a server that takes metrics by Prometheus remote write.
-    Prometheus(String),
+    /// A server that takes metrics.
+    Metrics(MetricsReceiver),
 }
 
-const FORMS: &str = "write csv=FILE, json=FILE, hdr=FILE or prometheus=URL";
+/// A server that takes metrics while a run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsReceiver {
+    /// What it understands.
+    pub protocol: MetricsProtocol,
+    /// Where metrics are sent.
+    pub url: String,
+}
+
+/// How metrics are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsProtocol {
+    /// Prometheus remote write 1.0.
+    RemoteWrite,
+    /// OTLP over HTTP, in Protobuf.
+    Otlp,
+}
+
+const FORMS: &str = "write csv=FILE, json=FILE, hdr=FILE, prometheus=URL or otlp=URL";
+
+/// Where a collector takes metrics if a URL has no path.
+const OTLP_PATH: &str = "/v1/metrics";
 
 impl FromStr for SeriesOutput {
     type Err = String;
@@ -34,25 +55,38 @@ impl FromStr for SeriesOutput {
             "csv" => file(Format::Csv),
             "json" => file(Format::JsonLines),
             "hdr" => file(Format::HdrLog),
-            "prometheus" => receiver(target),
+            "prometheus" => receiver(MetricsProtocol::RemoteWrite, target),
+            "otlp" => receiver(MetricsProtocol::Otlp, target),
             _ => Err(format!("`{kind}` is not a kind of output; {FORMS}")),
         }
     }
 }
 
-fn receiver(url: &str) -> Result<SeriesOutput, String> {
+fn receiver(protocol: MetricsProtocol, url: &str) -> Result<SeriesOutput, String> {
     let parsed = url.parse::<Uri>().ok();
     let scheme = parsed.as_ref().and_then(Uri::scheme_str);
     let authority = parsed.as_ref().and_then(Uri::authority);
-    match (scheme, authority) {
+    let url = match (scheme, authority) {
         (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
-            Err("a name and a password in the URL are not possible".to_owned())
+            return Err("a name and a password in the URL are not possible".to_owned());
         }
-        (Some("http" | "https"), Some(_)) => Ok(SeriesOutput::Prometheus(url.to_owned())),
-        _ => Err(format!(
-            "{url} is not the URL of a receiver; for Prometheus it is http://HOST:9090/api/v1/write"
-        )),
-    }
+        (Some("http" | "https"), Some(_)) => url,
+        _ => {
+            let example = match protocol {
+                MetricsProtocol::RemoteWrite => {
+                    "for Prometheus it is http://HOST:9090/api/v1/write"
+                }
+                MetricsProtocol::Otlp => "for a collector it is http://HOST:4318",
+            };
+            return Err(format!("{url} is not the URL of a receiver; {example}"));
+        }
+    };
+    let has_path = parsed.is_some_and(|url| url.path() != "/");
+    let url = match protocol {
+        MetricsProtocol::Otlp if !has_path => format!("{}{OTLP_PATH}", url.trim_end_matches('/')),
+        _ => url.to_owned(),
+    };
+    Ok(SeriesOutput::Metrics(MetricsReceiver { protocol, url }))
 }
 
 #[cfg(test)]
@@ -67,14 +101,30 @@ mod tests {
         assert_eq!(parsed("json=x"), file(Format::JsonLines, "x"));
         assert_eq!(parsed("hdr=/tmp/x"), file(Format::HdrLog, "/tmp/x"));
         let url = "https://metrics.example/api/v1/push";
-        let receiver = Ok(SeriesOutput::Prometheus(url.to_owned()));
-        assert_eq!(parsed(&format!("prometheus={url}")), receiver);
+        let receiver = |protocol, url: &str| {
+            let url = url.to_owned();
+            Ok(SeriesOutput::Metrics(MetricsReceiver { protocol, url }))
+        };
+        let expected = receiver(MetricsProtocol::RemoteWrite, url);
+        assert_eq!(parsed(&format!("prometheus={url}")), expected);
+        for (given, url) in [
+            ("http://[::1]:4318", "http://[::1]:4318/v1/metrics"),
+            ("https://host/", "https://host/v1/metrics"),
+            (
+                "https://host/otlp/v1/metrics",
+                "https://host/otlp/v1/metrics",
+            ),
+        ] {
+            let expected = receiver(MetricsProtocol::Otlp, url);
+            assert_eq!(parsed(&format!("otlp={given}")), expected);
+        }
         for (wrong, part) in [
             ("run", "--output"),
             ("csv=", "csv=FILE"),
             ("influxdb=x", "`influxdb`"),
             ("prometheus=localhost:9090", "api/v1/write"),
             ("prometheus=http://a:b@host/", "password"),
+            ("otlp=localhost:4318", "HOST:4318"),
         ] {
             let error = parsed(wrong).unwrap_err();
             assert!(error.contains(part), "{error}");

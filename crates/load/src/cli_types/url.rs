@@ -3,6 +3,7 @@
 //! Looks nothing up; `client::resolve` does. User names and passwords are refused, since they would
 //! end in the run directory. Source: RFC 3986, RFC 9110 section 4.2.
 
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -20,7 +21,7 @@ pub struct Url {
 pub enum Endpoint {
     /// A name or an address, and a port.
     Inet {
-        /// The host as it was written, without the brackets of an IPv6 address.
+        /// The host as it was written, without the brackets of an IPv6 address. It may end in `%ZONE`.
         host: String,
         /// 80 when none was written, or 443 with TLS.
         port: u16,
@@ -35,13 +36,18 @@ pub enum Endpoint {
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 impl Endpoint {
-    /// The `Host` field for this endpoint: `localhost` for a socket, no port when it is the scheme's.
+    /// The `Host` field for this endpoint: `localhost` for a socket, no port when it is the scheme's, and no zone, which
+    /// is this machine's business (RFC 6874, section 4).
     pub(crate) fn host_header(&self) -> String {
+        self.authority(|host| without_zone(host).to_owned())
+    }
+
+    fn authority(&self, shown: impl Fn(&str) -> String) -> String {
         match self {
             Endpoint::Unix(_) => "localhost".to_owned(),
             Endpoint::Inet { host, port, tls } => {
                 let host = match host.contains(':') {
-                    true => format!("[{host}]"),
+                    true => format!("[{}]", shown(host)),
                     false => host.clone(),
                 };
                 match *port == default_port(*tls) {
@@ -60,7 +66,7 @@ impl std::fmt::Display for Url {
             Endpoint::Unix(socket) => write!(out, "unix:{}:{}", socket.display(), self.path),
             Endpoint::Inet { tls, .. } => {
                 let scheme = if *tls { "https" } else { "http" };
-                let host = self.endpoint.host_header();
+                let host = self.endpoint.authority(|host| host.replace('%', "%25"));
                 write!(out, "{scheme}://{host}{}", self.path)
             }
         }
@@ -123,15 +129,29 @@ fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
+/// An address without the interface that leads to it.
+pub(crate) fn without_zone(host: &str) -> &str {
+    host.split_once('%').map_or(host, |(address, _)| address)
+}
+
+/// `fe80::1%25eth0` of a URL (RFC 6874), or `fe80::1%eth0`, as getaddrinfo(3) wants it.
+fn ipv6(address: &str) -> Option<String> {
+    let Some((number, zone)) = address.split_once('%') else {
+        return address.parse::<Ipv6Addr>().ok().map(|_| address.to_owned());
+    };
+    let zone = zone.strip_prefix("25").unwrap_or(zone);
+    number.parse::<Ipv6Addr>().ok()?;
+    (!zone.is_empty()).then(|| format!("{number}%{zone}"))
+}
+
 fn host_and_port(text: &str, authority: &str) -> Result<(String, Option<u16>), String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest
                 .split_once(']')
                 .ok_or_else(|| format!("{text}: the bracket of the address is not closed"))?;
-            if address.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(format!("{text}: {address} is not an IPv6 address"));
-            }
+            let address =
+                ipv6(address).ok_or_else(|| format!("{text}: {address} is not an IPv6 address"))?;
             match port.is_empty() {
                 true => (address, None),
                 false => (address, Some(port.strip_prefix(':').unwrap_or("?"))),
@@ -143,11 +163,15 @@ fn host_and_port(text: &str, authority: &str) -> Result<(String, Option<u16>), S
                     "{text}: put brackets around an IPv6 address: http://[::1]:8080/"
                 ));
             }
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (authority.to_owned(), None),
         },
     };
-    let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._~:".contains(c));
+    let has_brackets = authority.starts_with('[');
+    let odd = |c: char| {
+        let is_plain = c.is_ascii_alphanumeric() || "-._~:".contains(c);
+        !(is_plain || has_brackets && c == '%')
+    };
     if host.is_empty() || host.contains(odd) {
         return Err(format!(
             "{text}: no host in it; write http://host:port/path, https:// or unix:/path/of/socket"
@@ -166,7 +190,7 @@ fn host_and_port(text: &str, authority: &str) -> Result<(String, Option<u16>), S
             }
         },
     };
-    Ok((host.to_owned(), port))
+    Ok((host, port))
 }
 
 /// The path and query as they go into the request line; a fragment never leaves the client.
@@ -207,6 +231,8 @@ mod tests {
             ("127.0.0.1:8080", inet("127.0.0.1", 8080, "/")),
             ("http://[::1]:81/x", inet("::1", 81, "/x")),
             ("http://[::1]", inet("::1", 80, "/")),
+            ("http://[fe80::1%25eth0]:81/", inet("fe80::1%eth0", 81, "/")),
+            ("http://[fe80::1%eth0]", inet("fe80::1%eth0", 80, "/")),
             ("HTTP://a:81/x", inet("a", 81, "/x")),
         ];
         for (text, expected) in cases {
@@ -243,6 +269,7 @@ mod tests {
     fn address_prints_as_it_parses_when_it_is_complete() {
         for text in [
             "http://[::1]:81/x",
+            "http://[fe80::1%25eth0]:81/x",
             "http://a.b/",
             "http://a.b:443/",
             "https://a.b/",
@@ -252,6 +279,12 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Url>().expect(text).to_string(), text);
         }
+    }
+
+    #[test]
+    fn zone_of_an_address_is_not_in_the_header() {
+        let url: Url = "http://[fe80::1%25eth0]:81/".parse().expect("an address");
+        assert_eq!(url.endpoint.host_header(), "[fe80::1]:81");
     }
 
     #[test]
@@ -268,6 +301,8 @@ mod tests {
             ("http://::1/", "brackets"),
             ("http://[::1/", "not closed"),
             ("http://[zz]/", "not an IPv6"),
+            ("http://[::1%25]/", "not an IPv6"),
+            ("http://a%25b/", "no host"),
             ("http://u:p@a/", "user name"),
             ("http://a/b c", "%XX"),
             ("http://a/\u{e9}", "%XX"),

@@ -247,6 +247,20 @@ impl Schedule {
             }],
         }
     }
+
+    /// Requests per second at this time of the run.
+    pub fn rate_at(&self, seconds: f64) -> f64 {
+        let mut begin_s = 0.0;
+        for segment in &self.segments {
+            let length_s = segment.length.as_secs_f64();
+            if seconds < begin_s + length_s {
+                let share = (seconds - begin_s).max(0.0) / length_s;
+                return segment.from_per_s + share * (segment.to_per_s - segment.from_per_s);
+            }
+            begin_s += length_s;
+        }
+        self.segments.last().map_or(0.0, |last| last.to_per_s)
+    }
 }
 
 /// When to stop starting requests: whichever comes first. With neither, the observer stops the run.

@@ -144,7 +144,10 @@ impl User {
         };
         let random = &mut self.random;
         self.path.clear();
-        self.path.extend_from_slice(shared.prefix.as_bytes());
+        // The path of a URL is whole.
+        if !step.path.is_path() {
+            self.path.extend_from_slice(shared.prefix.as_bytes());
+        }
         step.path.render(&values, random, &mut self.path);
         self.headers
             .resize_with(step.headers.len(), Default::default);

@@ -279,7 +279,7 @@ impl Builder<'_> {
         let start = text.span().start;
         let path = self.template(text, Filter::Url, variables)?;
         let raw = text.get_ref();
-        if !raw.starts_with('/') {
+        if !raw.starts_with('/') && !path.is_path() {
             return Err(self.reader.mistake(start, "a path begins with /"));
         }
         // Spaces are allowed in placeholders only.

@@ -53,6 +53,8 @@ pub(super) enum Filter {
     Url,
     /// As the inside of a JSON string.
     Json,
+    /// The path and query of a URL, such as that of a redirect.
+    Path,
 }
 
 /// The values of one flow.
@@ -112,6 +114,11 @@ impl Template {
         Ok(Template { parts })
     }
 
+    /// Whether it begins with the path of a URL.
+    pub(super) fn is_path(&self) -> bool {
+        matches!(self.parts.first(), Some(Part::Value(_, Filter::Path)))
+    }
+
     /// The sources of its values.
     pub(super) fn sources(&self) -> impl Iterator<Item = &Source> {
         self.parts.iter().filter_map(|part| match part {
@@ -161,7 +168,10 @@ fn filter_of(name: &str) -> Result<Filter, String> {
         "raw" => Ok(Filter::Raw),
         "url" => Ok(Filter::Url),
         "json" => Ok(Filter::Json),
-        _ => Err(format!("no filter `{name}`; there are raw, url and json")),
+        "path" => Ok(Filter::Path),
+        _ => Err(format!(
+            "no filter `{name}`; there are raw, url, json and path"
+        )),
     }
 }
 
@@ -177,6 +187,28 @@ fn put(out: &mut Vec<u8>, value: &[u8], filter: Filter) {
             let quoted = serde_json::to_string(&text).unwrap_or_default();
             let inside = quoted.len().saturating_sub(1).max(1);
             out.extend_from_slice(quoted.as_bytes().get(1..inside).unwrap_or_default());
+        }
+        Filter::Path => put_path(out, value),
+    }
+}
+
+/// A URL without its scheme, its authority and its fragment. What may not be in a request line is encoded.
+fn put_path(out: &mut Vec<u8>, url: &[u8]) {
+    let delimiter = |bytes: &[u8]| bytes.iter().position(|byte| b"/?#".contains(byte));
+    let path = match delimiter(url) {
+        Some(at) if url[at..].starts_with(b"//") => {
+            let after = &url[at + 2..];
+            &after[delimiter(after).unwrap_or(after.len())..]
+        }
+        _ => url,
+    };
+    if !path.starts_with(b"/") {
+        out.push(b'/');
+    }
+    for byte in path.iter().take_while(|byte| **byte != b'#') {
+        match byte.is_ascii_graphic() {
+            true => out.push(*byte),
+            false => drop(write!(out, "%{byte:02X}")),
         }
     }
 }
@@ -235,6 +267,24 @@ mod tests {
         assert_eq!(rendered("{{row.user | json}}", Filter::Raw), "a b\\\"");
         assert_eq!(rendered("{{row.user}}", Filter::Raw), "a b\"");
         assert_eq!(rendered("{ {{{{x}} }", Filter::Raw), "{ {{x}} }");
+    }
+
+    #[test]
+    fn path_of_a_url_has_no_server_and_no_fragment() {
+        for (url, expected) in [
+            ("https://a.b:8443/c?d=e#f", "/c?d=e"),
+            ("http://a.b", "/"),
+            ("//a.b?c", "/?c"),
+            ("/a?to=http://b/c", "/a?to=http://b/c"),
+            ("a b\u{e9}", "/a%20b%C3%A9"),
+            ("", "/"),
+        ] {
+            let mut out = Vec::new();
+            put(&mut out, url.as_bytes(), Filter::Path);
+            assert_eq!(String::from_utf8(out).expect("text"), expected, "{url}");
+        }
+        let is_path = |text| parse(text, Filter::Url).expect(text).is_path();
+        assert!(is_path("{{token | path}}") && !is_path("/{{token | path}}"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Figures per second while a run goes on: files, and metrics for Prometheus.
+//! Figures per second while a run goes on: files, and metrics for Prometheus and OpenTelemetry.
 //!
 //! The thread that writes rows also counts them in seconds, and a thread of this module takes each second
 //! a second after its end. Files are written there; metrics have a thread of their own, since a monitoring
@@ -9,6 +9,8 @@
 
 mod file;
 pub mod metrics;
+mod otlp;
+mod protobuf;
 mod push;
 mod remote_write;
 
@@ -120,7 +122,9 @@ impl LiveSeries {
         for output in outputs {
             match output {
                 SeriesOutput::File(format, path) => files.push(SeriesFile::create(path, *format)?),
-                SeriesOutput::Prometheus(url) => pushes.push(Push::start(url, description, cpus)?),
+                SeriesOutput::Metrics(receiver) => {
+                    pushes.push(Push::start(receiver, description, cpus)?);
+                }
             }
         }
         let seconds = Arc::new(LiveSeconds {

@@ -1,9 +1,10 @@
-//! The progress line on the terminal during a run: rate, latency and errors since the last line.
+//! What a person sees of a run that goes on: a line with rate, latency and errors, or a view of the caller's.
 //!
-//! A terminal can be stopped, and a write to it waits then. So the line has a thread of its own,
+//! A terminal can be stopped, and a write to it waits then. So this has a thread of its own,
 //! which looks at what the loop and the writer leave for it; neither ever waits for the other or
 //! for the terminal.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -11,12 +12,77 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::engine::{Live, Plan, Stage};
+use crate::engine::{Live, Mode, Plan, Schedule, Stage};
 use headway_latency::format::{count, duration, number, time_us};
 use headway_latency::{Histogram, Outcome, Row};
 
 /// Between two lines.
-const LINE_INTERVAL: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// What is known of a run that goes on.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// How far it is, as text.
+    pub stage: String,
+    /// Whether requests are measured now: it is neither the warm-up nor after the end.
+    pub is_measured: bool,
+    /// Seconds since the begin.
+    pub now_s: f64,
+    /// Requests started so far.
+    pub started: u64,
+    /// Requests that have ended.
+    pub done: u64,
+    /// Those of them that failed.
+    pub errors: u64,
+    /// Requests on a connection.
+    pub in_flight: u64,
+    /// Requests that wait for a connection.
+    pub waiting: u64,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Requests that could not be recorded.
+    pub dropped: u64,
+    /// Requests per second that the schedule wants now. `None` in a closed loop.
+    pub offered_per_s: Option<f64>,
+    /// Latencies since this was last shown.
+    pub latencies: Histogram,
+}
+
+/// Shows how a run goes. It is dropped when the run ends.
+pub trait View: Send {
+    /// Is called twice per second, on a thread of its own.
+    fn show(&mut self, progress: &Progress);
+}
+
+/// Makes a view when a run begins.
+#[derive(Clone)]
+pub struct ViewMaker(Arc<MakeView>);
+
+type MakeView = dyn Fn() -> io::Result<Box<dyn View>> + Send + Sync;
+
+impl ViewMaker {
+    /// One that calls this.
+    pub fn new(make: impl Fn() -> io::Result<Box<dyn View>> + Send + Sync + 'static) -> ViewMaker {
+        ViewMaker(Arc::new(make))
+    }
+
+    pub(super) fn make(&self) -> io::Result<Box<dyn View>> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for ViewMaker {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("ViewMaker")
+    }
+}
+
+/// What is shown.
+pub(super) enum Shower {
+    /// A line, with a word before it.
+    Line(String),
+    View(Box<dyn View>),
+}
 
 /// Latencies since the last line, kept by the writer's thread.
 #[derive(Debug, Default)]
@@ -82,38 +148,41 @@ impl LoopStates {
     }
 }
 
-/// A progress line. Dropping it removes the line.
+/// The thread which shows a run. Dropping this removes what it shows.
 #[derive(Debug)]
-pub(super) struct ProgressLine {
+pub(super) struct ProgressThread {
     latencies: Arc<Latencies>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl ProgressLine {
-    /// Begins the line, with a word before it.
-    pub(super) fn start(word: &str, plan: &Plan, states: &LoopStates) -> io::Result<ProgressLine> {
+impl ProgressThread {
+    /// Begins to show a run.
+    pub(super) fn start(
+        shower: Shower,
+        plan: &Plan,
+        states: &LoopStates,
+    ) -> io::Result<ProgressThread> {
         let latencies = Arc::new(Latencies::default());
         let (end, ended) = channel::<()>();
-        let mut line = LineFormatter {
-            word: word.to_owned(),
-            warmup_s: plan.warmup.as_secs_f64(),
-            duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
-            requests: plan.stop.requests,
-            warmup_done: 0,
-            before: Snapshot::default(),
-        };
+        let mut course = Course::of(plan);
         let (states, seen) = (states.clone(), Arc::clone(&latencies));
         let thread = std::thread::Builder::new()
             .name("progress".to_owned())
             .spawn(move || {
-                while ended.recv_timeout(LINE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    let text = line.next(states.snapshot(), &seen.take());
-                    show(&text);
+                let mut shower = shower;
+                while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    let (now, latencies) = (states.snapshot(), seen.take());
+                    match &mut shower {
+                        Shower::Line(word) => show(&course.line(word, now, &latencies)),
+                        Shower::View(view) => view.show(&course.progress(now, latencies)),
+                    }
                 }
-                show("");
+                if let Shower::Line(_) = shower {
+                    show("");
+                }
             })?;
-        Ok(ProgressLine {
+        Ok(ProgressThread {
             latencies,
             end: Some(end),
             thread: Some(thread),
@@ -159,7 +228,7 @@ impl LoopProgress {
     }
 }
 
-impl Drop for ProgressLine {
+impl Drop for ProgressThread {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -220,20 +289,55 @@ impl Snapshot {
     }
 }
 
-/// Formats each line from what changed since the last one.
+/// How far a run is, and what changed since this was last asked.
 #[derive(Debug)]
-struct LineFormatter {
-    word: String,
+struct Course {
     warmup_s: f64,
     duration_s: Option<f64>,
     requests: Option<u64>,
+    schedule: Option<Schedule>,
     /// Requests of the warm-up, which do not count towards the number of requests.
     warmup_done: u64,
     before: Snapshot,
 }
 
-impl LineFormatter {
-    fn next(&mut self, now: Snapshot, latencies: &Histogram) -> String {
+impl Course {
+    fn of(plan: &Plan) -> Course {
+        Course {
+            warmup_s: plan.warmup.as_secs_f64(),
+            duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
+            requests: plan.stop.requests,
+            schedule: match &plan.mode {
+                Mode::Open { schedule, .. } => Some(schedule.clone()),
+                Mode::Closed { .. } => None,
+            },
+            warmup_done: 0,
+            before: Snapshot::default(),
+        }
+    }
+
+    fn progress(&mut self, now: Snapshot, latencies: Histogram) -> Progress {
+        if now.stage == 0 {
+            self.warmup_done = now.done;
+        }
+        let now_s = now.now_ns as f64 / 1e9;
+        Progress {
+            stage: self.stage_text(now),
+            is_measured: now.stage == 1,
+            now_s,
+            started: now.started,
+            done: now.done,
+            errors: now.errors,
+            in_flight: now.in_flight,
+            waiting: now.waiting,
+            connections: now.connections,
+            dropped: now.dropped,
+            offered_per_s: self.schedule.as_ref().map(|one| one.rate_at(now_s)),
+            latencies,
+        }
+    }
+
+    fn line(&mut self, word: &str, now: Snapshot, latencies: &Histogram) -> String {
         let before = std::mem::replace(&mut self.before, now);
         if now.stage == 0 {
             self.warmup_done = now.done;
@@ -245,7 +349,7 @@ impl LineFormatter {
         } else {
             0.0
         };
-        let mut text = format!("{} {}", self.word, self.stage_text(now));
+        let mut text = format!("{word} {}", self.stage_text(now));
         text += &format!("  {}/s", number(rate));
         if latencies.count() > 0 {
             let time = |percentile| time_us(latencies.percentile(percentile) as f64 / 1000.0);
@@ -289,13 +393,14 @@ impl LineFormatter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Segment;
 
-    fn line() -> LineFormatter {
-        LineFormatter {
-            word: "load".to_owned(),
+    fn course() -> Course {
+        Course {
             warmup_s: 2.0,
             duration_s: Some(10.0),
             requests: None,
+            schedule: None,
             warmup_done: 0,
             before: Snapshot::default(),
         }
@@ -312,10 +417,11 @@ mod tests {
 
     #[test]
     fn progress_rate_is_that_since_the_last_line() {
-        let mut line = line();
-        let first = line.next(at(1, 100, 0), &Histogram::default());
+        let mut course = course();
+        let mut next = |now| course.line("load", now, &Histogram::default());
+        let first = next(at(1, 100, 0));
         assert_eq!(first, "load warm-up 1 s of 2 s  100/s  errors 0");
-        let second = line.next(at(3, 2100, 1), &Histogram::default());
+        let second = next(at(3, 2100, 1));
         assert_eq!(second, "load 1 s of 10 s  1,000/s  errors 0");
     }
 
@@ -323,7 +429,7 @@ mod tests {
     fn percentiles_are_shown_when_rows_were_seen() {
         let mut histogram = Histogram::default();
         histogram.record_ns(2_000_000);
-        let text = line().next(at(3, 1, 1), &histogram);
+        let text = course().line("load", at(3, 1, 1), &histogram);
         assert!(
             text.contains("p50 2.0") && text.contains("p99 2.0"),
             "{text}"
@@ -334,11 +440,37 @@ mod tests {
     fn progress_line_has_waiting_requests_and_lost_rows() {
         let mut now = at(3, 1, 3);
         (now.waiting, now.dropped, now.in_flight) = (7, 9, 5);
-        let text = line().next(now, &Histogram::default());
+        let text = course().line("load", now, &Histogram::default());
         assert!(text.contains("waiting for 5 responses"), "{text}");
         assert!(
             text.contains("waiting 7") && text.contains("not recorded 9"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn view_gets_the_rate_that_the_schedule_wants() {
+        let segment = |from_per_s, to_per_s, seconds| Segment {
+            from_per_s,
+            to_per_s,
+            length: Duration::from_secs(seconds),
+        };
+        let mut course = course();
+        let segments = vec![segment(100.0, 100.0, 2), segment(100.0, 300.0, 4)];
+        course.schedule = Some(Schedule { segments });
+        let mut offered = |seconds| {
+            let progress = course.progress(at(seconds, 1, 1), Histogram::default());
+            progress.offered_per_s
+        };
+        assert_eq!(
+            [1, 2, 4, 9].map(&mut offered),
+            [100.0, 100.0, 200.0, 300.0].map(Some)
+        );
+        let progress = self::course().progress(at(3, 1, 1), Histogram::default());
+        assert_eq!(progress.offered_per_s, None);
+        assert!(
+            progress.is_measured && progress.stage == "1 s of 10 s",
+            "{progress:?}"
         );
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::{Prepared, SessionError};
 use super::{redaction, work};
-use crate::cli_types::{Endpoint, RateSchedule, Url};
+use crate::cli_types::{Endpoint, RateSchedule, Url, without_zone};
 use crate::client::limits::ClientLimits;
 use crate::client::{environment, resolve};
 use crate::cookies;
@@ -323,7 +323,7 @@ impl Settings {
                 http2: matches!(self.protocol, Protocol::Http2 { .. }),
                 ..self.tls.clone()
             };
-            target.tls = Some(options.client(host)?);
+            target.tls = Some(options.client(without_zone(host))?);
         }
         Ok(target)
     }

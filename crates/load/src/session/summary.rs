@@ -13,6 +13,8 @@ use headway_latency::run::description::{
 use headway_latency::{Analysis, RunDescription};
 use std::fmt::Write;
 
+use super::bars;
+
 /// How the text may look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
@@ -21,6 +23,9 @@ pub struct Style {
 }
 
 const NAME_WIDTH: usize = 16;
+
+/// The longest bar of the histogram.
+const BAR_WIDTH: usize = 40;
 
 /// Longer names of steps are cut.
 const STEP_NAME_WIDTH_MAX: usize = 36;
@@ -37,6 +42,7 @@ pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -
     out.push('\n');
     latency_table(&mut out, description, analysis);
     step_table(&mut out, analysis);
+    histogram(&mut out, analysis);
     if let Some(client) = &description.client {
         out.push('\n');
         line(&mut out, "client", &client_text(client, &description.load));
@@ -317,6 +323,20 @@ fn step_table(out: &mut String, analysis: &Analysis) {
     }
 }
 
+/// The response times that the first line of the table is about.
+fn histogram(out: &mut String, analysis: &Analysis) {
+    let cdf = analysis.response.as_ref().map(|response| &response.cdf);
+    let ranges = cdf.map_or(Vec::new(), |cdf| bars::ranges_of(cdf));
+    for (at, text) in bars::lines(&ranges, BAR_WIDTH).iter().enumerate() {
+        let name = if at == 0 { "\n  response time" } else { "" };
+        let _ = writeln!(
+            out,
+            "{name:<width$}{text}",
+            width = NAME_WIDTH + usize::from(at == 0)
+        );
+    }
+}
+
 fn tls_text(tls: &TlsInfo) -> String {
     format!(
         "{}, {} handshakes, {} resumed",
@@ -440,6 +460,8 @@ mod tests {
         };
         assert_eq!(cell("from intended").as_deref(), Some("1.25 ms"), "{text}");
         assert_eq!(cell("from start").as_deref(), Some("1.20 ms"), "{text}");
+        let bars = "\n  response time up to 2 ms         100 %  ██";
+        assert!(text.contains(bars), "{text}");
     }
 
     #[test]

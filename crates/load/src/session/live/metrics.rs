@@ -3,10 +3,24 @@
 //! The percentiles are of one second and one client, exact to 0.1 %. The histogram is for several clients
 //! together, and for averages over other times.
 
-use super::remote_write::{STALE, Sample};
 use crate::session::progress::Snapshot;
 use headway_latency::export::Second;
 use headway_latency::{Histogram, Outcome};
+
+/// A sample of a series.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// The name of the metric.
+    pub name: String,
+    /// Its own labels. Those of all samples come from the run.
+    pub labels: Vec<(&'static str, String)>,
+    pub value: f64,
+    /// Milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+/// What ends a series: a NaN that is no result of arithmetic (`value.StaleNaN` of Prometheus).
+pub(super) const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
 
 /// What is known about a metric.
 #[derive(Clone, Copy, Debug)]

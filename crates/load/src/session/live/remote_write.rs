@@ -5,25 +5,8 @@
 //! Sources: the Remote-Write 1.0 specification, `prompb/remote.proto` and `prompb/types.proto` of
 //! Prometheus, and `format_description.txt` of Snappy.
 
-/// A sample of a series.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample {
-    /// The name of the metric.
-    pub name: String,
-    /// Its own labels. Those of all samples come from the run.
-    pub labels: Vec<(&'static str, String)>,
-    pub value: f64,
-    /// Milliseconds since 1970.
-    pub at_ms: i64,
-}
-
-/// What ends a series: a NaN that is no result of arithmetic (`value.StaleNaN` of Prometheus).
-pub(super) const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
-
-/// The wire types of Protobuf.
-const VARINT: u64 = 0;
-const FIXED_64: u64 = 1;
-const BYTES: u64 = 2;
+use super::metrics::Sample;
+use super::protobuf::{bytes, double, number, varint};
 
 /// A literal of a Snappy block has at most this many bytes, since its length has two.
 const LITERAL_MAX: usize = 1 << 16;
@@ -51,30 +34,10 @@ fn series(sample: &Sample, common: &[(&'static str, String)]) -> Vec<u8> {
         bytes(&mut out, 1, &label);
     }
     let mut point = Vec::new();
-    tag(&mut point, 1, FIXED_64);
-    point.extend(sample.value.to_bits().to_le_bytes());
-    tag(&mut point, 2, VARINT);
-    varint(&mut point, sample.at_ms as u64);
+    double(&mut point, 1, sample.value);
+    number(&mut point, 2, sample.at_ms as u64);
     bytes(&mut out, 2, &point);
     out
-}
-
-fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
-    tag(out, field, BYTES);
-    varint(out, value.len() as u64);
-    out.extend_from_slice(value);
-}
-
-fn tag(out: &mut Vec<u8>, field: u64, kind: u64) {
-    varint(out, field << 3 | kind);
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 /// A block of literals.
@@ -93,6 +56,7 @@ fn snappy(data: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::live::metrics::STALE;
 
     #[test]
     fn message_has_sorted_labels_and_a_sample() {
