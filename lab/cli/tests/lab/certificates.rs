@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,30 +69,28 @@ fn start_fails_and_names_the_certificate_when_its_file_server_is_gone() {
     let Some(remote) = Remote::new(test) else {
         return;
     };
-    let (_folder, local) = local_root();
+    let (folder, local) = local_root();
+    let errors = folder.path().join("errors");
     remote.stall();
     let mut command = Command::new(common::headway());
     command.arg("serve").arg(&local);
     command.args(["--listen", "127.0.0.1:0"]);
-    command.args(remote.options()).stderr(Stdio::piped());
+    command.args(remote.options());
+    command.stderr(fs::File::create(&errors).expect("room"));
     let mut child = command.spawn().expect("started");
-    let begun = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
-        if begun.elapsed() > WAIT_MAX {
-            child.kill().expect("a child");
-            remote.answer_again();
-            panic!("the start waits for the file server");
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    let output = child.wait_with_output().expect("a child");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
     let shown = remote.certificate.display();
     let expected =
         format!("--tls-certificate: the file {shown}: its file system does not answer\n");
-    assert!(said.contains(&expected), "{said}");
+    let begun = Instant::now();
+    let said = || fs::read_to_string(&errors).expect("text");
+    while !said().contains(&expected) && begun.elapsed() < WAIT_MAX {
+        thread::sleep(Duration::from_millis(50));
+    }
+    // A thread that waits for FUSE cannot be killed, so the process ends when it has an answer.
+    let said = said();
     remote.answer_again();
+    assert!(said.contains(&expected), "{said}");
+    assert_eq!(child.wait().expect("a child").code(), Some(1), "{said}");
 }
 
 /// Threads of a process that look at certificates.
