@@ -41,12 +41,15 @@ fn compile(source: &str, object: &Path) -> Result<(), String> {
         "aarch64" => "arm64",
         other => return Err(format!("it does not know the registers of {other}")),
     };
+    let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     // The third instruction set has the atomic operations that return a value (Linux 5.12).
     let output = Command::new(&clang)
         .args([
             "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3",
         ])
         .arg(format!("-D__TARGET_ARCH_{machine}"))
+        // Lines of the source are in the object. The directory of the build must not be.
+        .arg(format!("-ffile-prefix-map={here}=crates/debox-bpf"))
         .args(["-c", source, "-o"])
         .arg(object)
         .output()

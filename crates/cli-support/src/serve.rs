@@ -8,6 +8,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use headway_latency::format::printable;
+use headway_os::answer::Answer;
 use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use headway_server::config::{
@@ -61,8 +62,10 @@ const EXAMPLES: &str = concat!(
     "Exit codes: 0 success, 1 failure, 2 usage error.",
 );
 
-/// How long a start waits for the file systems of document roots.
-const ROOTS_WAIT: Duration = Duration::from_secs(5);
+/// How long a start waits for the file systems of document roots, certificates and error pages.
+const FILES_WAIT: Duration = Duration::from_secs(5);
+/// How long it waits for all that the configuration names, also name servers. Service managers wait for 90 s.
+const CHECK_WAIT: Duration = Duration::from_secs(60);
 
 /// Options that `-h` shows; `--help` shows all.
 const COMMON: &[&str] = &[
@@ -271,8 +274,9 @@ pub fn run<C: Contents>(arguments: Arguments<C>) -> Result<(), Failure> {
         false => Inherited::take()?,
     };
     // An upgrade of a server that has its roots open is not worth losing them.
-    let roots_wait = (!arguments.run.rehearse_upgrade).then_some(ROOTS_WAIT);
-    let Checked { config, warnings } = match check(&arguments, roots_wait) {
+    let files_wait = (!arguments.run.rehearse_upgrade).then_some(FILES_WAIT);
+    let arguments = Arc::new(arguments);
+    let Checked { config, warnings } = match check_in_time(&arguments, files_wait) {
         Ok(checked) => checked,
         Err(errors) => {
             inherited.fail(joined(&errors));
@@ -340,14 +344,28 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: warning: {}", printable(text));
 }
 
+/// The check before a start. A file system may not answer.
+fn check_in_time<C: Contents>(
+    arguments: &Arc<Arguments<C>>,
+    files_wait: Option<Duration>,
+) -> Result<Checked, Vec<ConfigError>> {
+    let own = arguments.clone();
+    // Without another thread nothing else can be done.
+    let Ok(checked) = Answer::of("check", move || check(&own, files_wait)) else {
+        return check(arguments, files_wait);
+    };
+    let late = || Err(vec![ConfigError::late(CHECK_WAIT)]);
+    checked.within(CHECK_WAIT).unwrap_or_else(late)
+}
+
 fn check<C: Contents>(
     arguments: &Arguments<C>,
-    roots_wait: Option<Duration>,
+    files_wait: Option<Duration>,
 ) -> Result<Checked, Vec<ConfigError>> {
     let (options, mut errors) = settings(arguments);
     let environment = Environment {
         extensions: C::EXTENSIONS.known(),
-        roots_wait,
+        files_wait,
         ..Environment::detect()
     };
     let checked = match &arguments.run.config {

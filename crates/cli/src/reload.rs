@@ -115,6 +115,7 @@ impl Kind {
             .as_deref()
             .and_then(|file| self.counts(file));
         let number = target.pid.as_raw_nonzero();
+        let start = started(target.pid);
         kill_process(target.pid, self.signal)
             .with_context(|| format!("signal process {number}"))?;
         let (Some(file), Some(before)) = (&target.ready_file, before) else {
@@ -139,7 +140,7 @@ impl Kind {
                 Some(now) if now.done > before.done => {
                     return output::print(&format!("{} (process {number})\n", self.done));
                 }
-                _ if !is_server(target.pid) => {
+                _ if started(target.pid) != start => {
                     return Err(
                         anyhow!("process {number} has ended during the {}", self.name).into(),
                     );
@@ -228,6 +229,17 @@ fn is_server(pid: Pid) -> bool {
     let file = words.first().and_then(|word| Path::new(word).file_name());
     let is_headway = file.is_some_and(|file| file.to_string_lossy().starts_with("headway"));
     is_headway && words.get(1).is_some_and(|word| word == "serve")
+}
+
+/// When a process started, in clock ticks. `None` if it has ended. One that executes another program has no command
+/// line for a moment, or that of a shell, but this stays (`proc_pid_stat(5)`, field 22).
+fn started(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name in parentheses may hold anything. The state, field 3, follows it.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    let started = fields.nth(18)?.parse().ok()?;
+    (!has_ended).then_some(started)
 }
 
 /// The effective user of a process.

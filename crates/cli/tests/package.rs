@@ -45,12 +45,11 @@ fn run(program: &str, arguments: &[&str]) -> String {
     )
 }
 
-/// Makes packages in a directory.
-fn make(out: &Path) {
-    let mut command = script("package");
-    command.arg(out).env("BUILT", built());
-    command.env("COMPRESSION", "none").env_remove("FORMATS");
-    succeeded(&command.output().expect("the script runs"));
+/// Has a script make packages of the programs which the tests are of.
+fn make(mut script: Command, out: &Path) {
+    script.arg(out).env("BUILT", built());
+    script.env("COMPRESSION", "none").env_remove("FORMATS");
+    succeeded(&script.output().expect("the script runs"));
 }
 
 /// The packages, which all tests share. They are in cargo's directory for such files, and are replaced by the next run.
@@ -59,7 +58,7 @@ fn packages() -> &'static Path {
     MADE.get_or_init(|| {
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
         fs::remove_dir_all(&out).ok();
-        make(&out);
+        make(script("package"), &out);
         out
     })
 }
@@ -78,20 +77,43 @@ fn lacks() -> Option<&'static str> {
     needed.iter().any(is_missing).then_some("dpkg and python3")
 }
 
-/// Needs: dpkg and python3
+/// The copy is at another place, with another time zone and stricter permissions. The programs are the same:
+/// `scripts/reproducible` builds these twice, too.
+///
+/// Needs: dpkg, python3 and git
 #[test]
-fn packages_have_the_same_bytes_when_they_are_made_again() {
-    if let Some(needed) = lacks() {
-        return skip(
-            "packages_have_the_same_bytes_when_they_are_made_again",
-            needed,
-        );
+fn packages_have_the_same_bytes_when_a_copy_of_the_sources_makes_them() {
+    const NAME: &str = "packages_have_the_same_bytes_when_a_copy_of_the_sources_makes_them";
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]);
+    let time = git.current_dir(&checkout).output();
+    let Some(time) = time.ok().filter(|time| time.status.success()) else {
+        return skip(NAME, "dpkg, python3 and git");
+    };
+    if lacks().is_some() {
+        return skip(NAME, "dpkg, python3 and git");
     }
     let sums = |out: &Path| fs::read_to_string(out.join("SHA256SUMS")).expect("the checksums");
     let first = sums(packages());
-    let out = tempfile::tempdir().expect("a directory");
-    make(out.path());
-    assert_eq!(first, sums(out.path()));
+    let place = tempfile::tempdir().expect("a directory");
+    let copy = place.path().join("a copy");
+    fs::create_dir(&copy).expect("a directory");
+    let mut copying = Command::new("sh");
+    copying.args([
+        "-c",
+        "umask 077 && git ls-files -z | xargs -0 cp --parents -t \"$0\"",
+    ]);
+    copying.arg(&copy).current_dir(&checkout);
+    succeeded(&copying.output().expect("sh runs"));
+    let mut script = Command::new("sh");
+    script.args(["-c", "umask 077 && exec scripts/package \"$0\""]);
+    script.current_dir(&copy).env("TZ", "Pacific/Chatham");
+    let seconds = String::from_utf8_lossy(&time.stdout);
+    script.env("SOURCE_DATE_EPOCH", seconds.trim());
+    let out = place.path().join("out");
+    make(script, &out);
+    assert_eq!(first, sums(&out));
     for end in [".cdx.json\n", ".deb\n", ".tar.gz\n", ".oci.tar\n"] {
         assert!(first.contains(end), "{first}");
     }

@@ -1,9 +1,11 @@
 //! `headway reload` and `headway upgrade`, with servers of the test.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output};
 
+use headway_test_support::executable;
 use tempfile::TempDir;
 
 use super::serving::{Server, headway};
@@ -15,13 +17,16 @@ struct Served {
 
 impl Served {
     fn start() -> Served {
-        let directory = tempfile::tempdir().expect("a directory");
+        Served::by(headway(), tempfile::tempdir().expect("a directory"))
+    }
+
+    fn by(program: Command, directory: TempDir) -> Served {
         fs::create_dir(directory.path().join("root")).expect("a root");
         fs::write(directory.path().join("root/index.html"), "hello").expect("a file");
         let file = directory.path().join("headway.toml");
         write(&directory, "workers = 1");
         Served {
-            server: Server::start_from_file(headway(), &file),
+            server: Server::start_from_file(program, &file),
             directory,
         }
     }
@@ -72,6 +77,24 @@ fn reload_and_upgrade_say_whether_they_succeeded() {
         assert_eq!(served.server.status()["master"][format!("{command}s")], 2);
     }
     assert_eq!(served.server.get("/").1, "hello");
+}
+
+/// While a process executes another program, it has no command line, or that of a shell.
+#[test]
+fn upgrade_is_reported_when_the_process_is_another_program_for_a_while() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (program, real) = (directory.path().join("headway"), headway());
+    let real = real.get_program();
+    symlink(real, &program).expect("a link");
+    let served = Served::by(Command::new(&program), directory);
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *--rehearse-upgrade*) ;; *) sleep 1 ;; esac\nexec {real:?} \"$@\"\n"
+    );
+    let new = program.with_extension("new");
+    executable::write(&new, &script, 0o755);
+    fs::rename(new, program).expect("the same file system");
+    let expected = format!("upgraded (process {})\n", served.server.master());
+    assert_eq!(said(&served.command("upgrade")), (Some(0), expected));
 }
 
 #[test]

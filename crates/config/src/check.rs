@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::build::build;
+use super::document_root::Patience;
 use super::error::{Findings, PlacedFile};
 use super::memory::Memory;
 use super::ranges::span;
@@ -35,8 +36,9 @@ pub struct Environment {
     pub process_memory_bytes: u64,
     /// What the program contains besides the server.
     pub extensions: KnownExtensions,
-    /// How long the file systems of document roots may take to answer, all together. Without it the check waits.
-    pub roots_wait: Option<Duration>,
+    /// How long the file systems of document roots, certificates and error pages may take to answer, all together.
+    /// Without it the check waits.
+    pub files_wait: Option<Duration>,
 }
 
 impl Environment {
@@ -51,7 +53,7 @@ impl Environment {
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
             extensions: KnownExtensions::NONE,
-            roots_wait: None,
+            files_wait: None,
         }
     }
 }
@@ -73,6 +75,7 @@ pub(super) fn check(
     environment: &Environment,
 ) -> Result<Checked, Vec<ConfigError>> {
     let mut to = Findings::new(sources, environment.extensions.research);
+    to.patience = Patience::new(environment.files_wait);
     let config = build(settings, environment, &mut to);
     check_contradictions(&config, settings, environment, &mut to);
     match to.errors.is_empty() {

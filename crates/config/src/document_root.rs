@@ -1,17 +1,15 @@
 //! Whether a document root can be served. Its file system may not answer, so a thread asks.
-//!
-//! A thread that is not waited for any more ends when the file system answers, or with the process.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use headway_os::exec::BlockedSignals;
+use headway_os::answer::Answer;
 
 use super::hosts::lasting_path;
 
-/// Each root gets this time, also after others have used up all of it.
+/// What is wrong with a file about which nothing is known.
+pub(super) const SILENT: &str = "its file system does not answer";
+/// Each question gets this time, also after others have used up all of it.
 const WAIT_MIN: Duration = Duration::from_millis(250);
 
 /// How long file systems may take to answer.
@@ -39,27 +37,27 @@ impl Patience {
 
     /// Looks at a root.
     pub(super) fn look(self, written: &Path) -> Found {
-        let Some(until) = self.until else {
-            return look(written);
-        };
-        let (sender, found) = channel();
         let path = written.to_path_buf();
-        // Signals are for the main thread.
-        let blocked = BlockedSignals::all();
-        let thread = thread::Builder::new().name("root".into());
-        let started = thread.spawn(move || {
-            // Perhaps it is not waited for any more.
-            let _ = sender.send(look(&path));
-        });
-        drop(blocked);
-        if started.is_err() {
-            return look(written);
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        found.recv_timeout(left.max(WAIT_MIN)).unwrap_or_else(|_| {
+        self.ask(move || look(&path)).unwrap_or_else(|| {
             let absolute = std::path::absolute(written);
             Found::Silent(absolute.unwrap_or_else(|_| written.into()))
         })
+    }
+
+    /// What a call of a file system returns. `None` if it does not return in time.
+    pub(super) fn ask<T: Send + 'static>(
+        self,
+        call: impl FnOnce() -> T + Clone + Send + 'static,
+    ) -> Option<T> {
+        let Some(until) = self.until else {
+            return Some(call());
+        };
+        // Without another thread nothing else can be done.
+        let Ok(answer) = Answer::of("file", call.clone()) else {
+            return Some(call());
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        answer.within(left.max(WAIT_MIN))
     }
 }
 
@@ -75,5 +73,25 @@ fn look(written: &Path) -> Found {
     match rustix::fs::access(&path, rights) {
         Ok(()) => Found::Directory(path),
         Err(error) => Found::Unusable(format!(" is not readable: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn never() -> u8 {
+        loop {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn call_that_does_not_return_is_given_up() {
+        assert_eq!(Patience::new(Some(Duration::ZERO)).ask(never), None);
+        let patience = Patience::new(Some(Duration::from_secs(60)));
+        assert_eq!(patience.ask(|| 7), Some(7));
+        assert!(matches!(patience.look(Path::new("/")), Found::Directory(_)));
+        assert_eq!(Patience::new(None).ask(|| 7), Some(7));
     }
 }

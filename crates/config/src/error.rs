@@ -3,9 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use headway_base::format::printable;
 
+use super::document_root::Patience;
 use super::settings::COMMAND_LINE;
 use crate::extensions::ResearchTable;
 
@@ -54,6 +56,14 @@ impl ConfigError {
             problem: format!("cannot read the file: {error}"),
             environment: true,
         }
+    }
+
+    /// A check that has not ended.
+    pub fn late(after: Duration) -> ConfigError {
+        ConfigError::of_machine(format!(
+            "the configuration cannot be checked within {} s: a file system or a name server does not answer",
+            after.as_secs()
+        ))
     }
 
     /// What is about this machine and no line.
@@ -156,6 +166,8 @@ pub(crate) struct Findings<'t> {
     pub(super) warnings: Vec<ConfigError>,
     /// Document roots whose file system does not answer.
     pub(super) silent_roots: Vec<PathBuf>,
+    /// How long file systems may take.
+    pub(super) patience: Patience,
 }
 
 impl<'t> Findings<'t> {
@@ -171,6 +183,7 @@ impl<'t> Findings<'t> {
             errors: Vec::new(),
             warnings: Vec::new(),
             silent_roots: Vec::new(),
+            patience: Patience::new(None),
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use super::check::Environment;
-use super::document_root::{Found, Patience};
+use super::document_root::{Found, SILENT};
 use super::error::Findings;
 use super::keys::Setting;
 use super::ranges::{span, tables, value};
@@ -30,7 +30,6 @@ pub(super) fn hosts(
     to: &mut Findings<'_>,
 ) -> Vec<Host> {
     let applications = environment.extensions.applications;
-    let patience = Patience::new(environment.roots_wait);
     let written = tables(&from.host);
     let top = locations::location_list("location", tables(&from.location), from, applications, to);
     let mut hosts = Vec::new();
@@ -39,7 +38,7 @@ pub(super) fn hosts(
             root: from.root.clone(),
             ..HostSettings::default()
         };
-        let root = root("root", &default.root, patience, to);
+        let root = root("root", &default.root, to);
         hosts.push(host("", (&default, root), &top, from, applications, to));
     }
     let known = (from, applications);
@@ -53,7 +52,7 @@ pub(super) fn hosts(
             }
             continue;
         }
-        let root = root("host.root", &settings.root, patience, to);
+        let root = root("host.root", &settings.root, to);
         let host = host("host.", (settings, root), &top, from, applications, to);
         hosts.extend(canonical::divide(host, settings, known, to));
     }
@@ -175,11 +174,11 @@ pub(super) fn lasting_path(written: &Path) -> std::io::Result<PathBuf> {
     Ok(if plain == real { real } else { absolute })
 }
 
-fn root(key: &str, item: &Setting<PathBuf>, patience: Patience, to: &mut Findings<'_>) -> PathBuf {
+fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let position = span(item);
     let written = item.as_ref().map_or(Path::new("."), |item| item.get_ref());
     let shown = written.display();
-    match patience.look(written) {
+    match to.patience.look(written) {
         Found::Directory(path) => path,
         Found::Unusable(why) => {
             to.environment_error(key, position, format!("the document root {shown}{why}"));
@@ -187,7 +186,7 @@ fn root(key: &str, item: &Setting<PathBuf>, patience: Patience, to: &mut Finding
         }
         Found::Silent(path) => {
             let problem = format!(
-                "the document root {shown}: its file system does not answer; requests for it get 503 until it does"
+                "the document root {shown}: {SILENT}; requests for it get 503 until it does"
             );
             to.warning(key, position, problem);
             to.silent_roots.push(path.clone());
@@ -236,17 +235,19 @@ fn error_pages(
             to.usage_error("error-pages", position.clone(), problem);
             continue;
         };
-        match lasting_path(path) {
-            Ok(path) if path.is_file() => drop(pages.insert(code, path)),
-            Ok(_) => {
-                let problem = format!("{}: {} is not a file", status, path.display());
-                to.environment_error("error-pages", position.clone(), problem);
+        let written = path.clone();
+        let look = move || lasting_path(&written).map(|path| (path.is_file(), path));
+        let shown = path.display();
+        let problem = match to.patience.ask(look) {
+            Some(Ok((true, path))) => {
+                pages.insert(code, path);
+                continue;
             }
-            Err(error) => {
-                let problem = format!("{status}: {}: {error}", path.display());
-                to.environment_error("error-pages", position.clone(), problem);
-            }
-        }
+            Some(Ok((false, _))) => format!("{status}: {shown} is not a file"),
+            Some(Err(error)) => format!("{status}: {shown}: {error}"),
+            None => format!("{status}: {shown}: {SILENT}"),
+        };
+        to.environment_error("error-pages", position.clone(), problem);
     }
     pages
 }

@@ -76,13 +76,15 @@ table! {
         temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
         /// How often names of upstreams are resolved again; 0 means never.
         ///
-        /// If their addresses have changed, new workers take over, as in a reload.
+        /// If their addresses have changed, new workers take over, as in a reload. The resolver of the system
+        /// does not tell how long an address is valid (TTL), so choose an interval as short.
         resolve_interval: Millis, Serving, "30s", "\"5s\"";
         /// User of all processes but the master, if root starts the server: NAME or NAME:GROUP.
         ///
         /// It has to be able to read the document roots, and to write the log. Ports below 1024 stay
         /// possible. Write root to stay root. If root has no user for its processes, a server that
-        /// other machines can reach does not start.
+        /// other machines can reach does not start. One for this machine alone starts as root, with
+        /// a warning.
         user: String, Serving, "headway, if there is this user", "\"www-data\"";
         /// User of the programs that the server starts (CGI, direct): NAME or NAME:GROUP.
         ///

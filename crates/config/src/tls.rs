@@ -5,12 +5,13 @@
 
 mod suites;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::acme::AcmeConfig;
+use super::document_root::SILENT;
 use super::error::Findings;
 use super::host_listeners::is_plain;
 use super::hosts::lasting_path;
@@ -365,19 +366,24 @@ fn hsts_seconds(item: &Setting<Millis>, to: &mut Findings<'_>) -> Option<u64> {
 /// The path of a file that the master can read. Symbolic links in it stay, so that a renewed
 /// certificate is found.
 pub(super) fn file(key: &str, item: &Spanned<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
-    let (position, shown) = (Some(item.span()), item.get_ref().display());
-    match lasting_path(item.get_ref()) {
-        Err(error) => to.environment_error(key, position, format!("the file {shown}: {error}")),
-        Ok(path) if !path.is_file() => {
-            to.environment_error(key, position, format!("{shown} is not a file"));
-        }
-        Ok(path) => match rustix::fs::access(&path, rustix::fs::Access::READ_OK) {
-            Ok(()) => return path,
-            Err(error) => {
-                let problem = format!("the file {shown} is not readable: {error}");
-                to.environment_error(key, position, problem);
-            }
-        },
-    }
+    let written = item.get_ref().clone();
+    let problem = match to.patience.ask(move || look(&written)) {
+        Some(Ok(path)) => return path,
+        Some(Err(problem)) => problem,
+        None => format!("the file {}: {SILENT}", item.get_ref().display()),
+    };
+    to.environment_error(key, Some(item.span()), problem);
     item.get_ref().clone()
+}
+
+fn look(written: &Path) -> Result<PathBuf, String> {
+    let shown = written.display();
+    let path = lasting_path(written).map_err(|error| format!("the file {shown}: {error}"))?;
+    if !path.is_file() {
+        return Err(format!("{shown} is not a file"));
+    }
+    match rustix::fs::access(&path, rustix::fs::Access::READ_OK) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(format!("the file {shown} is not readable: {error}")),
+    }
 }

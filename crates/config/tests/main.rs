@@ -23,5 +23,5 @@ const HERE: Environment = Environment {
     },
     process_memory_bytes: 4 << 30,
     extensions: RESEARCH_SERVER,
-    roots_wait: None,
+    files_wait: None,
 };

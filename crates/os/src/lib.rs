@@ -7,6 +7,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
+pub mod answer;
 pub mod shared_lines;
 pub mod codec;
 pub mod confine;

@@ -21,7 +21,7 @@ fn config() -> Config {
         },
         process_memory_bytes: u64::MAX,
         extensions: KnownExtensions::NONE,
-        roots_wait: None,
+        files_wait: None,
     };
     Config::check(&Settings::default(), None, &environment)
         .unwrap()

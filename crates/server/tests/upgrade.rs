@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use headway_test_support::{executable, is_running, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use headway_test_support::{executable, is_root, is_running, skip, wait_until};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
 use crate::reload::{AtEnd, ask, descriptors};
@@ -470,4 +470,101 @@ fn stop_during_an_upgrade_is_a_stop() {
         upgraded.server.signal(Signal::USR2);
     }
     upgraded.server.stop();
+}
+
+/// What comes during another change follows it.
+#[test]
+fn no_request_is_lost_in_a_storm_of_signals() {
+    let site = Site::new();
+    let log = site.path("log");
+    let settings = |version: u32| {
+        let header = format!("[[header]]\nname = \"X-Version\"\nvalue = \"{version}\"\n");
+        format!("workers = 2\nlog = {log:?}\n{header}")
+    };
+    let upgraded = Upgraded::start_with(site, &settings(1));
+    let (over, server) = (AtomicBool::new(false), &upgraded.server);
+    let before = descriptors(server.master());
+    let (end, address) = (AtEnd(&over), &server.address);
+    thread::scope(|scope| {
+        // Also if something fails here.
+        let end = end;
+        let over = end.0;
+        let clients = [false, true, false, true]
+            .map(|is_kept| scope.spawn(move || ask(address, is_kept, over)));
+        let signals = [Signal::HUP, Signal::USR1, Signal::USR2];
+        for number in 0..90 {
+            server.signal(signals[number % 3]);
+            thread::sleep(Duration::from_millis(number as u64 % 7 * 10));
+        }
+        write_settings(&upgraded.site, &settings(2));
+        server.signal(Signal::HUP);
+        wait_until("the last reload", || {
+            get(server, "/file.txt").field("x-version") == Some("2")
+        });
+        upgraded.settle(2);
+        drop(end);
+        for client in clients {
+            assert!(client.join().unwrap() > 0);
+        }
+    });
+    let counts = ["reloads", "upgrades", "reload_failures"];
+    let counts = counts.map(|name| master(server, name).as_u64().unwrap());
+    assert!(
+        counts[0] > 0 && counts[1] > 0 && counts[2] == 0,
+        "{counts:?}"
+    );
+    server.wait_for("the end of all that was before", |_| {
+        descriptors(server.master()) <= before
+    });
+    is_well_except(server, waits_for_listener);
+}
+
+/// As root the master may fork, but what it forks may not become another user (`RLIMIT_NPROC`).
+///
+/// Needs: root, to be another user
+#[test]
+fn reload_and_upgrade_change_nothing_while_no_process_can_be_made() {
+    const NAME: &str = "reload_and_upgrade_change_nothing_while_no_process_can_be_made";
+    if !is_root() {
+        return skip(NAME, "root, to be another user");
+    }
+    let site = Site::new();
+    site.open_to_all();
+    let upgraded = Upgraded::start_with(site, "workers = 1\nuser = \"4711:4712\"\n");
+    let server = &upgraded.server;
+    assert_eq!(get(server, "/file.txt").status, 200);
+    let workers = server.children("serve-worker");
+    let limit = |current| {
+        let maximum = rustix::process::getrlimit(Resource::Nproc).maximum;
+        let limit = Rlimit { current, maximum };
+        prlimit(Pid::from_raw(server.master()), Resource::Nproc, limit).unwrap()
+    };
+    let is_as_before = || {
+        for _ in 0..10 {
+            assert_eq!(get(server, "/file.txt").status, 200);
+            assert_eq!(server.children("serve-worker"), workers);
+        }
+    };
+    let failed = |name: &str| master(server, name).as_u64() == Some(1);
+    let why = |name: &str| {
+        let why = master(server, name);
+        assert!(why.to_string().contains("Resource temporarily"), "{why}");
+    };
+    let before = limit(Some(0)).current;
+    server.signal(Signal::HUP);
+    wait_until("the failed reload", || failed("reload_failures"));
+    why("reload_error");
+    is_as_before();
+    // Neither the new program nor the one before can start a process.
+    server.signal(Signal::USR2);
+    wait_for_failure(server);
+    is_as_before();
+    limit(before);
+    server.signal(Signal::HUP);
+    wait_until("the failed upgrade", || failed("upgrade_failures"));
+    why("upgrade_error");
+    upgraded.settle(1);
+    upgraded.upgrade();
+    upgraded.settle(1);
+    is_well_except(server, waits_for_listener);
 }

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod certificates;
 mod crash;
 mod environments;
 mod parts;

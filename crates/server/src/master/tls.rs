@@ -4,34 +4,29 @@
 //! The master keeps them in a sealed memfd, which it passes to each process that it
 //! starts. Session tickets have a secret of the server, which is the same for all.
 
+mod files;
 mod validity;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use headway_acme::{ensure_development_certificate, read_private};
-use headway_config::{AcmeChallenge, Config, Offload, TlsConfig, TlsIdentity};
+use headway_config::{AcmeChallenge, Config, Offload, TlsConfig};
 use headway_os::kernel_tls;
 use headway_tls::process::sealed;
-use headway_tls::{Acceptor, ChallengeMemory, Identity, Settings, TicketSecret};
-
-use rustix::fs::{Mode, OFlags};
+use headway_tls::{ChallengeMemory, TicketSecret};
 
 use super::reload::{Generation, Roots};
 use super::{Master, log_warn};
+pub use files::check_tls;
+use files::{Files, Look, Stamp};
 use validity::Validity;
 
 /// How often the files are checked.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// Certificate files are far shorter.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The secret of tickets.
 type Tickets = Rc<RefCell<Option<TicketSecret>>>;
@@ -90,14 +85,7 @@ impl Keys {
         let Some(tls) = &config.tls else {
             return Ok(None);
         };
-        let development = match tls.identities.first() {
-            Some(own) if tls.is_for_development => {
-                Some(ensure_development_certificate(&own.certificate)?)
-            }
-            _ => None,
-        };
-        let stamps = stamps(config);
-        let (settings, validities) = settings(config, tls)?;
+        let files = Files::read_in_time(config, tls)?;
         warn_without_offload(tls);
         let error = |error: io::Error| format!("memfd_create: {error}");
         let challenges = match answers_challenges(config) {
@@ -110,15 +98,15 @@ impl Keys {
             *tickets.borrow_mut() = Some(secret);
         }
         Ok(Some(Keys {
-            settings: sealed(&settings).map_err(error)?,
+            settings: sealed(&files.settings).map_err(error)?,
             tickets: match tls.session_tickets {
                 true => tickets.clone(),
                 false => Tickets::default(),
             },
             challenges,
-            stamps,
-            development,
-            validities,
+            stamps: files.stamps,
+            development: files.development,
+            validities: files.validities,
         }))
     }
 
@@ -179,22 +167,16 @@ fn warn_without_offload(tls: &TlsConfig) {
 /// Checks whether certificate files have changed, for example after a renewal.
 pub(super) struct Renewals {
     due: Option<Instant>,
+    look: Look,
     /// The files with which a reload was last tried.
     tried: Vec<Option<Stamp>>,
-}
-
-/// What changes when a file is written or replaced.
-#[derive(PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
 }
 
 impl Renewals {
     pub(super) fn new() -> Renewals {
         Renewals {
             due: Some(Instant::now() + LOOK_INTERVAL),
+            look: Look::default(),
             tried: Vec::new(),
         }
     }
@@ -222,7 +204,9 @@ impl Master<'_> {
         if let Some(secret) = self.shared_tls.tickets.borrow_mut().as_mut() {
             secret.advance();
         }
-        let found = stamps(&self.current.config);
+        let Some(found) = self.renewals.look.stamps(&self.current.config) else {
+            return;
+        };
         if is_busy || found == keys.stamps || found == self.renewals.tried {
             return;
         }
@@ -236,116 +220,7 @@ impl Master<'_> {
     }
 }
 
-/// The stamps of the files with certificates and keys.
-fn stamps(config: &Config) -> Vec<Option<Stamp>> {
-    let tls = config.tls.iter();
-    let identities = tls.clone().flat_map(|tls| &tls.identities);
-    let files = identities.flat_map(|files| [&*files.certificate, &*files.key]);
-    let authorities = tls.filter_map(|tls| tls.client_authorities.as_deref());
-    files.chain(authorities).map(stamp).collect()
-}
-
-/// `None` if there is no such file now.
-fn stamp(path: &Path) -> Option<Stamp> {
-    let meta = std::fs::metadata(path).ok()?;
-    Some(Stamp {
-        inode: meta.ino(),
-        bytes: meta.len(),
-        modified: (meta.mtime(), meta.mtime_nsec()),
-    })
-}
-
-/// Checks the files that the configuration names.
-///
-/// # Errors
-/// Which file cannot be used, and why.
-pub fn check_tls(config: &Config) -> Result<(), String> {
-    let Some(mut tls) = config.tls.clone() else {
-        return Ok(());
-    };
-    // The server makes its own ones when it starts.
-    let is_there =
-        |identity: &TlsIdentity| !is_own(config, identity) || identity.certificate.exists();
-    tls.identities.retain(is_there);
-    if tls.identities.is_empty() {
-        return Ok(());
-    }
-    settings(config, &tls).map(drop)
-}
-
 fn answers_challenges(config: &Config) -> bool {
     let acme = config.acme.as_ref();
     acme.is_some_and(|acme| acme.challenge == AcmeChallenge::TlsAlpn01)
-}
-
-/// Whether the server has made the certificate, or will make it.
-fn is_own(config: &Config, identity: &TlsIdentity) -> bool {
-    let is_of_acme = config.acme.as_ref().is_some_and(|acme| acme.owns(identity));
-    let tls = config.tls.as_ref();
-    is_of_acme || tls.is_some_and(|tls| tls.is_for_development)
-}
-
-/// Reads a certificate and its key. A file of the server itself must not be readable by others, while that of
-/// an administrator may belong to any user and group.
-fn read_identity(config: &Config, files: &TlsIdentity) -> Result<Identity, String> {
-    if !is_own(config, files) {
-        return Ok(Identity {
-            certificate: read("tls-certificate", &files.certificate)?,
-            key: read("tls-key", &files.key)?,
-        });
-    }
-    let text = read_private(&files.certificate);
-    let text = text.map_err(|error| format!("{}: {error}", files.certificate.display()))?;
-    Ok(Identity {
-        certificate: text.clone(),
-        key: text,
-    })
-}
-
-fn settings(config: &Config, tls: &TlsConfig) -> Result<(Settings, Vec<Validity>), String> {
-    let (mut identities, mut validities) = (Vec::new(), Vec::new());
-    for files in &tls.identities {
-        let identity = read_identity(config, files)?;
-        let checked = identity.check().map_err(|error| {
-            let (certificate, key) = (files.certificate.display(), files.key.display());
-            format!("tls-certificate {certificate}, tls-key {key}: {error}")
-        })?;
-        validities.extend(Validity::of(files, &checked));
-        identities.push(identity);
-    }
-    let client_authorities = match &tls.client_authorities {
-        Some(path) => read("tls-client-ca", path)?,
-        None => Vec::new(),
-    };
-    let settings = Settings {
-        identities,
-        only_13: tls.only_13,
-        suites: tls.suites.iter().map(|suite| suite.number()).collect(),
-        protocols: match config.http2_streams_max > 0 {
-            true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            false => vec![b"http/1.1".to_vec()],
-        },
-        client_authorities,
-        client_may_be_unknown: tls.client_may_be_unknown,
-    };
-    Acceptor::new(settings.clone(), None)?;
-    Ok((settings, validities))
-}
-
-fn read(setting: &str, path: &Path) -> Result<Vec<u8>, String> {
-    let text = |error: io::Error| format!("{setting} {}: {error}", path.display());
-    // A FIFO that someone has put there must not hold up the server.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty());
-    let file = File::from(file.map_err(|error| text(error.into()))?);
-    if !file.metadata().map_err(text)?.is_file() {
-        return Err(format!("{setting} {}: not a regular file", path.display()));
-    }
-    // A growing buffer would leave copies of the key in freed memory.
-    let length = file.metadata().map_err(text)?.len().min(FILE_BYTES_MAX);
-    let mut bytes = Vec::with_capacity(length as usize + 1);
-    file.take(FILE_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(text)?;
-    Ok(bytes)
 }

@@ -91,7 +91,7 @@ fn config(text: &str) -> Config {
         },
         process_memory_bytes: u64::MAX,
         extensions: KnownExtensions::NONE,
-        roots_wait: None,
+        files_wait: None,
     };
     let checked = Config::check(&settings.expect("settings"), None, &environment);
     checked

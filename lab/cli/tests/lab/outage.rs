@@ -53,7 +53,7 @@ fn serve_remote(remote: &Path, local: &Path, send_timeout: &str) -> Server {
 }
 
 /// A root that is not on the file server, with a directory in it. The folder around it is removed in the end.
-fn local_root() -> (tempfile::TempDir, PathBuf) {
+pub(super) fn local_root() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("room");
     let local = folder.path().join("local");
     std::fs::create_dir_all(local.join("directory")).expect("room");
@@ -81,7 +81,7 @@ fn open_large_file(server: &Server, lab: &Lab) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("a regular file");
 }
 
-fn mount_point(lab: &Lab) -> PathBuf {
+pub(super) fn mount_point(lab: &Lab) -> PathBuf {
     let status = lab.status();
     status["disk"]["mount_point"]
         .as_str()
@@ -90,7 +90,7 @@ fn mount_point(lab: &Lab) -> PathBuf {
 }
 
 /// A look at the path has to ask the file server.
-fn wait_until_forgotten(path: &Path) {
+pub(super) fn wait_until_forgotten(path: &Path) {
     wait_until("the kernel has forgotten the name", || {
         let known = rustix::fs::openat2(
             rustix::fs::CWD,
