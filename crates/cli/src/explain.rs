@@ -3,8 +3,10 @@
 //! The answer goes to standard output. Progress goes to standard error, if that is a terminal.
 
 use anyhow::Context;
-use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver};
-use headway_explain::{Collector, Keep, ListenQueues, Report, Server, Target, Upstreams};
+use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver, ServerEvent};
+use headway_explain::{
+    Collector, Keep, ListenQueues, LoopTurns, Report, Server, Target, Upstreams,
+};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -17,9 +19,13 @@ use crate::{Failure, output, signals};
 mod options;
 mod outputs;
 mod page;
+mod run_queue;
+mod sampling;
 
 pub use options::Arguments;
 use outputs::Progress;
+use run_queue::RunQueueSamples;
+use sampling::{Period, Sampling};
 
 /// How often the ring is emptied.
 const POLL: Duration = Duration::from_millis(20);
@@ -27,11 +33,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often responses that nothing follows are ended.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// Events per second from which on fewer connections are observed.
-const EVENTS_PER_S_MAX: f64 = 200_000.0;
-
-/// How many times the number of observed connections is halved at most.
-const HALVINGS_MAX: u32 = 12;
+/// A sweep is followed by a rest, at least this many times as long.
+const SWEEPS_REST: u32 = 10;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -167,11 +170,11 @@ struct Observation {
     collector: Collector,
     queues: ListenQueues,
     upstreams: Upstreams,
+    run_queue: RunQueueSamples,
     /// The last that was known: the server may end.
     overflows: Option<u64>,
     begun: Instant,
-    halvings: u32,
-    lost: u64,
+    sampling: Sampling,
     progress: Progress,
 }
 
@@ -201,10 +204,10 @@ impl Observation {
             }),
             queues: ListenQueues::of(pid),
             upstreams: Upstreams::default(),
+            run_queue: RunQueueSamples::start(),
             overflows: None,
             begun: Instant::now(),
-            halvings: 0,
-            lost: 0,
+            sampling: Sampling::new(arguments.every_request),
             progress: Progress::new(&server.name),
         })
     }
@@ -216,19 +219,22 @@ impl Observation {
         stop: &AtomicBool,
         mut started: Option<&mut Started>,
     ) -> Result<(), Failure> {
-        let (mut swept, mut events) = (Instant::now(), 0);
+        let (mut swept, mut events, mut period) = (Instant::now(), 0, SWEEP);
         while self.begun.elapsed() < duration && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(POLL);
             events += self.poll();
             if self.upstreams.is_due() {
                 (self.upstreams).look(&self.observer.processes(), &self.observer.ports());
             }
-            if swept.elapsed() < SWEEP {
+            self.run_queue.sample(&self.observer);
+            if swept.elapsed() < period {
                 continue;
             }
-            self.sweep(false)?;
-            self.adapt(events as f64 / swept.elapsed().as_secs_f64())?;
+            self.adapt(events, swept.elapsed())?;
             (swept, events) = (Instant::now(), 0);
+            self.sweep(false)?;
+            // With 100,000 connections one takes a tenth of a second.
+            period = SWEEP.max(swept.elapsed() * SWEEPS_REST);
             let left = duration.saturating_sub(self.begun.elapsed());
             self.progress.show(&self.collector, left);
             let ended = match &mut started {
@@ -243,8 +249,13 @@ impl Observation {
         self.sweep(true)
     }
 
+    /// How many events of requests there were.
     fn poll(&mut self) -> u64 {
-        let events = self.observer.poll(|event| self.collector.take(event));
+        let mut events = 0;
+        self.observer.poll(|event| {
+            events += u64::from(!matches!(event, ServerEvent::OffCpu(_)));
+            self.collector.take(event);
+        });
         self.collector.settle(&mut self.observer);
         events
     }
@@ -259,20 +270,25 @@ impl Observation {
         Ok(())
     }
 
-    /// Observes fewer connections when there are more events than this program should work on, or
-    /// when some were lost.
-    fn adapt(&mut self, events_per_s: f64) -> Result<(), Failure> {
-        let lost = self.observer.lost().records;
-        let too_many = events_per_s > EVENTS_PER_S_MAX || lost > self.lost;
-        self.lost = lost;
-        if too_many && self.halvings < HALVINGS_MAX {
-            self.halvings += 1;
-            self.observer.sample(self.halvings)?;
+    /// Observes fewer connections when there are too many events, or when some were lost.
+    fn adapt(&mut self, events: u64, length: Duration) -> Result<(), Failure> {
+        let period = Period {
+            length,
+            events,
+            lost: self.observer.lost().records,
+            established: self.observer.established(),
+        };
+        let (is_narrower, sees_calls) = self.sampling.adapt(&period);
+        if is_narrower {
+            self.observer.sample(self.sampling.halvings)?;
+        }
+        if self.observer.can_leave_out_calls() {
+            self.observer.see_calls(sees_calls)?;
         }
         Ok(())
     }
 
-    fn report(&self, server: &Server) -> Result<Report, Failure> {
+    fn report(&mut self, server: &Server) -> Result<Report, Failure> {
         let mut report = Report::of(&self.collector);
         report.server = server.name.clone();
         report.pids = self.observer.processes();
@@ -287,7 +303,10 @@ impl Observation {
         report.requests.waiting = waiting;
         let waited_ns = since_ns.map_or(0, |since_ns| monotonic_ns().saturating_sub(since_ns));
         report.requests.waiting_longest_us = waited_ns as f64 / 1e3;
-        report.requests.sampled_one_in = 1 << self.halvings;
+        report.requests.sampled_one_in = self.sampling.one_in();
+        if self.sampling.halvings > 0 && self.observer.can_leave_out_calls() {
+            report.calls_seen_s = Some(self.sampling.calls_seen.as_secs_f64());
+        }
         report.listen_overflows = self.overflows;
         report.upstreams = self.upstreams.found();
         for upstream in &mut report.upstreams {
@@ -296,9 +315,14 @@ impl Observation {
             }
         }
         report.ready_events = self.observer.ready_events().to_vec();
+        report.loop_turns = LoopTurns::of(&self.observer.turns());
+        report.run_queue = self.run_queue.share();
+        report.failures = self.collector.failures(&self.observer.failures());
         let visibility = self.observer.visibility();
         (report.missing).extend(visibility.missing.iter().map(|text| format!("{text}.")));
         (report.missing).extend(headway_explain::io_uring_note(&report.pids));
+        (report.missing).extend(headway_explain::compat_note(&report.pids));
+        (report.missing).extend(self.run_queue.missing());
         let lost = self.observer.lost();
         report.lost_events = lost.records + lost.threads + lost.processes + lost.events;
         if !lost.is_none() {

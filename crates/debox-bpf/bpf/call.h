@@ -16,7 +16,7 @@ struct {
 INLINE void read_head(u64 descriptor, const void *buffer, u64 bytes) {
     u64 address = (u64)socket_at(descriptor);
     struct connection *connection = address ? map_lookup(&connections, &address) : 0;
-    if (!connection || is_skipped(connection)) return;
+    if (!connection) return;
     if (connection->read_bytes != bytes || connection->written_ns) return;
     u32 number = 0, length = bytes < HEAD_BYTES ? bytes : HEAD_BYTES - 1;
     struct head_event *event = map_lookup(&head_buffer, &number);
@@ -50,7 +50,7 @@ INLINE void head(struct pt_regs *regs, u8 trait, u64 bytes) {
 INLINE void status(struct pt_regs *regs, u8 how, u64 bytes) {
     u64 address = (u64)socket_at((u32)ARGUMENT_0(LOAD, regs));
     struct connection *connection = address ? map_lookup(&connections, &address) : 0;
-    if (!connection || is_skipped(connection)) return;
+    if (!connection) return;
     if (!connection->written_ns || connection->written_bytes != bytes || bytes < STATUS_LINE_MIN) return;
     u64 buffer = ARGUMENT_1(LOAD, regs);
     if (how == SENDS_MESSAGE && read_user(&buffer, sizeof(buffer), (void *)(buffer + MESSAGE_LIST_AT)))

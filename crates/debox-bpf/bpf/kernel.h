@@ -179,6 +179,7 @@ struct unix_address;
 
 struct unix_sock {
     struct unix_address *addr;
+    struct sock *peer;
 } KERNEL_TYPE;
 
 struct tcp_sock {

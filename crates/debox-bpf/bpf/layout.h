@@ -173,12 +173,14 @@ struct waited {
 /* Bytes of a path in the news of a sleep; a longer one is cut. Two parts of it may take more than that. */
 #define NAME_BYTES 256
 
-/* How a connection came to be observed. */
+/* How a connection came to be observed. The upper half is the number by which it is sampled. */
 enum connection_flag {
     /* It was there before the observation, so its first times are not known. */
     SEEN_LATE = 1,
     /* It ended before the server wrote. */
     UNANSWERED = 2,
+    /* Not seen before its first request, when it was not seen which connections are accepted. */
+    FIRST_UNKNOWN = 4,
 };
 
 /* A request up to the first byte of its response. A time of zero is not known. */

@@ -21,9 +21,11 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     event->device = 0;
     event->name[0] = 0;
     event->connection = activity->connection;
+    activity->waits = 0;
     if (sleeps) {
         u8 trait = describe(task, event);
-        if (trait & RETURNS_EVENTS) activity->connection = 0;
+        activity->waits = trait & RETURNS_EVENTS;
+        if (activity->waits) activity->connection = 0;
         if (!(trait & WAITS_FOR_EVENTS)) {
             long stack = stack_id(context, &stacks, 0);
             if (stack < 0)
@@ -62,6 +64,8 @@ INLINE void switch_in(struct task_struct *task) {
     activity->off_ns = 0;
     /* A wakeup that was not reported: it ran at once. */
     if (activity->asleep && !event->woken_ns) event->woken_ns = event->end_ns;
+    if (activity->waits && event->woken_ns > event->start_ns)
+        activity->idle_ns += event->woken_ns - event->start_ns;
     u64 bytes = event->name[0] & 0xff ? sizeof(*event) : sizeof(*event) - NAME_BYTES;
     if (ringbuf_output(&events, event, bytes, NO_WAKEUP)) count_lost(LOST_RECORDS);
     event->waker = 0;

@@ -92,6 +92,18 @@ struct {
     TYPE(value, u64);
 } ports SECTION(".maps");
 
+/*
+ * By local port: whether a socket with it may be the server's. An array costs a fraction of a hash map, and
+ * most sockets of the machine are others. Port 0 stands for Unix sockets, which have none.
+ */
+#define PORTS_MAX 65536
+struct {
+    VALUE(type, MAP_ARRAY);
+    VALUE(max_entries, PORTS_MAX);
+    TYPE(key, u32);
+    TYPE(value, u8);
+} local_ports SECTION(".maps");
+
 /* Inodes of the server's Unix sockets which listen. */
 struct {
     VALUE(type, MAP_HASH);
@@ -106,6 +118,11 @@ struct activity {
     u64 asleep;
     u64 connection;
     struct off_cpu_event event;
+    /* Its last return from a wait for events, and how long it has slept in the next one. */
+    u64 turn_ns;
+    u64 idle_ns;
+    /* Whether it sleeps in a wait for events. */
+    u64 waits;
 };
 
 struct {
@@ -124,11 +141,21 @@ struct {
     TYPE(value, u64);
 } ready SECTION(".maps");
 
+/* Turns of event loops by their length: from 2^N ns on. */
+#define TURN_BUCKETS 64
+struct {
+    VALUE(type, MAP_PERCPU_ARRAY);
+    VALUE(max_entries, TURN_BUCKETS);
+    TYPE(key, u32);
+    TYPE(value, u64);
+} turns SECTION(".maps");
+
 /*
- * By number: connections so far; a mask: a connection whose number has a bit of it is left out; whether Unix
- * sockets are observed.
+ * By number: connections that are observed, and all that were established; which of them are left out (see
+ * is_sampled); whether Unix sockets are observed; since when the ends of calls are seen, zero if they are
+ * not.
  */
-enum control { CONNECTIONS = 0, SAMPLE_MASK = 1, SEES_UNIX = 2, CONTROLS = 3 };
+enum control { CONNECTIONS = 0, ESTABLISHED = 1, SAMPLE = 2, SEES_UNIX = 3, CALLS_SINCE = 4, CONTROLS = 5 };
 
 struct {
     VALUE(type, MAP_ARRAY);
@@ -156,6 +183,40 @@ INLINE u64 port_key(struct sock *sk, u64 port) {
     return (u64)FIELD(net, ns.inum) << 16 | port;
 }
 
+INLINE u64 control_of(u32 number) {
+    u64 *value = map_lookup(&control, &number);
+    return value ? *value : 0;
+}
+
+/*
+ * Whether a connection is among those which are observed at a high rate: all of its requests, or none. The
+ * number is the client's port as the socket has it, or what stands for one. A mask says which bits of its
+ * hash count, in the upper half is their value.
+ */
+INLINE int is_sampled(u32 number) {
+    u64 sample = control_of(SAMPLE);
+    u32 hash = number * 0x9e3779b1;
+    hash ^= hash >> 16;
+    return (hash & (u32)sample) == sample >> 32;
+}
+
+/* What stands for the port of the client of a Unix socket: the kernel's address of its end. */
+INLINE u32 number_of_unix(struct sock *sk) {
+    struct unix_sock *named = (void *)sk;
+    return HAS_FIELD(named, peer) ? (u64)FIELD(named, peer) >> 6 : 0;
+}
+
+/*
+ * Whether a socket is worth a look. It has to be an argument of the tracepoint. Most are not, so this comes
+ * first and is cheap.
+ */
+INLINE int is_observed(struct sock *sk) {
+    u32 port = sk->__sk_common.skc_num;
+    u8 *known = map_lookup(&local_ports, &port);
+    if (!known || !*known) return 0;
+    return is_sampled(port ? sk->__sk_common.skc_dport : number_of_unix(sk));
+}
+
 INLINE int is_tcp(struct sock *sk) {
     u16 family = FIELD(sk, __sk_common.skc_family);
     return (family == AF_INET || family == AF_INET6) && FIELD(sk, sk_protocol) == PROTOCOL_TCP;
@@ -173,9 +234,8 @@ INLINE u64 name_of(struct sock *sk) {
 
 /* The server listens at the name of a Unix socket. */
 INLINE void learn_name(struct sock *sk) {
-    u32 number = SEES_UNIX;
-    u64 *sees = map_lookup(&control, &number), one = 1, name = name_of(sk);
-    if (sees && *sees && name) map_update(&ports, &name, &one, UPDATE_ANY);
+    u64 one = 1, name = name_of(sk);
+    if (control_of(SEES_UNIX) && name) map_update(&ports, &name, &one, UPDATE_ANY);
 }
 
 /* A client has connected to a Unix socket which listens. */
@@ -204,25 +264,24 @@ INLINE struct connection *new_connection(struct sock *sk, u64 flags, u64 key) {
     u64 number = __sync_fetch_and_add(count, 1);
     u16 peer = FIELD(sk, __sk_common.skc_dport);
     connection->flags = flags;
-    if (!is_unix(sk)) connection->ports = port | (u64)__builtin_bswap16(peer) << 32;
+    if (flags & SEEN_LATE && !control_of(CALLS_SINCE)) connection->flags |= FIRST_UNKNOWN;
+    if (is_unix(sk)) {
+        connection->flags |= (u64)number_of_unix(sk) << 32;
+    } else {
+        connection->ports = port | (u64)__builtin_bswap16(peer) << 32;
+        connection->flags |= (u64)peer << 32;
+    }
     /* Not zero, which means none. */
     connection->id = number + 1;
     return connection;
 }
 
-/* Whether sampling leaves a connection out. */
-INLINE int is_skipped(struct connection *connection) {
-    u32 number = SAMPLE_MASK;
-    u64 *mask = map_lookup(&control, &number);
-    return mask && (connection->id - 1) & *mask;
-}
-
 /*
- * Whether the memory of a Unix socket belongs to another one by now: what was accepted has a file. The end of
- * one is seen only if its process closes it by a call.
+ * Whether the memory of a Unix socket (it has no ports) belongs to another one by now: what was accepted has
+ * a file. The end of one is seen only if its process closes it by a call.
  */
 INLINE int is_reused(struct connection *connection, struct sock *sk) {
-    return connection->accepted_ns && is_unix(sk) && !FIELD(sk, sk_socket);
+    return connection->accepted_ns && !connection->ports && !FIELD(sk, sk_socket);
 }
 
 /* Whether a Unix socket was accepted and has been sent something. */
@@ -244,10 +303,17 @@ INLINE struct connection *connection_of(struct sock *sk) {
         else if (is_unix(sk))
             connection = new_connection(sk, is_used(sk) ? SEEN_LATE : 0, name_of(sk));
     }
-    return connection && !is_skipped(connection) ? connection : 0;
+    return connection;
+}
+
+/* Whether the accept of the connection was not seen, so that the phases of its first request are not known.
+ */
+INLINE int is_left_out(struct connection *connection) {
+    return connection->flags & FIRST_UNKNOWN && !connection->sequence;
 }
 
 INLINE void report_request(struct connection *connection, u64 writer, u64 now) {
+    if (is_left_out(connection)) return;
     struct request_event event = {
         .kind = EVENT_REQUEST,
         .connection = connection->id,
@@ -271,7 +337,9 @@ INLINE void report_request(struct connection *connection, u64 writer, u64 now) {
 
 /* The end of a request and its response; what is queued is the beginning of the next. */
 INLINE void finish(struct connection *connection, u64 now) {
-    if (connection->written_ns) {
+    if (is_left_out(connection)) {
+        /* The next one is known. */
+    } else if (connection->written_ns) {
         struct response_event event = {
             .kind = EVENT_RESPONSE,
             .connection = connection->id,
@@ -312,23 +380,38 @@ INLINE u32 unread_bytes(struct sock *sk) {
     return tcp ? tcp->rcv_nxt - tcp->copied_seq : FIELD(sk, sk_receive_queue.qlen);
 }
 
+/* A connection whose accept will not be seen is not observed before its second request. */
+INLINE void established(struct sock *sk) {
+    u64 key = port_key(sk, FIELD(sk, __sk_common.skc_num));
+    if (!map_lookup(&ports, &key)) return;
+    u32 number = ESTABLISHED;
+    u64 *count = map_lookup(&control, &number);
+    if (count) add(count, 1);
+    if (!control_of(CALLS_SINCE) || !is_sampled(FIELD(sk, __sk_common.skc_dport))) return;
+    struct connection *connection = new_connection(sk, 0, key);
+    if (connection) connection->established_ns = now_ns();
+}
+
 SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
     struct sock *sk = (void *)context[0];
     s32 old = context[1], new = context[2];
     u64 address = (u64)sk;
     if (new == TCP_LISTEN) {
         u32 tgid = current_pid_tgid() >> 32;
-        u64 one = 1, key = port_key(sk, FIELD(sk, __sk_common.skc_num));
-        if (is_target(tgid) && is_tcp(sk)) map_update(&ports, &key, &one, UPDATE_ANY);
+        u32 port = FIELD(sk, __sk_common.skc_num);
+        u64 one = 1, key = port_key(sk, port);
+        u8 known = 1;
+        if (!is_target(tgid) || !is_tcp(sk)) return 0;
+        map_update(&ports, &key, &one, UPDATE_ANY);
+        map_update(&local_ports, &port, &known, UPDATE_ANY);
     } else if (new == TCP_ESTABLISHED && old == TCP_SYN_RECV) {
-        struct connection *connection = new_connection(sk, 0, port_key(sk, FIELD(sk, __sk_common.skc_num)));
-        if (connection) connection->established_ns = now_ns();
+        established(sk);
     } else if (new == TCP_CLOSE_WAIT || new == TCP_CLOSE) {
         struct connection *connection = map_lookup(&connections, &address);
         if (!connection) return 0;
         /* A client that has finished sending may still read, so a response under way goes on. */
         if (new == TCP_CLOSE) {
-            if (!is_skipped(connection)) finish(connection, now_ns());
+            finish(connection, now_ns());
             map_delete(&connections, &address);
         }
     }
@@ -338,6 +421,7 @@ SECTION("tp_btf/inet_sock_set_state") int changed(u64 *context) {
 /* In the softirq that queued the bytes, usually. */
 SECTION("tp_btf/sk_data_ready") int arrived(u64 *context) {
     struct sock *sk = (void *)context[0];
+    if (!is_observed(sk)) return 0;
     struct connection *connection = connection_of(sk);
     if (!connection) return 0;
     /* The client's end of the connection counts as a byte, but asks for nothing. */
@@ -363,13 +447,18 @@ INLINE void uses(u64 task, struct connection *connection) {
     if (activity) activity->connection = connection->id;
 }
 
+/* Whether a task is of the server, which the last reader of the connection was. */
+INLINE int is_of_server(struct connection *connection, u64 task) {
+    return task == connection->reader || is_target(task >> 32);
+}
+
 SECTION("tp_btf/sock_recv_length") int received(u64 *context) {
+    struct sock *sk = (void *)context[0];
     s32 bytes = context[1];
     u64 task = current_pid_tgid();
-    if (bytes <= 0 || !is_target(task >> 32)) return 0;
-    struct sock *sk = (void *)context[0];
+    if (bytes <= 0 || !is_observed(sk)) return 0;
     struct connection *connection = connection_of(sk);
-    if (!connection) return 0;
+    if (!connection || !is_of_server(connection, task)) return 0;
     u64 now = now_ns();
     /* A request that arrived with the one before it. */
     if (connection->written_ns) finish(connection, now);
@@ -387,15 +476,16 @@ SECTION("tp_btf/sock_recv_length") int received(u64 *context) {
 }
 
 SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
+    struct sock *sk = (void *)context[0];
     s32 bytes = context[1];
     u64 task = current_pid_tgid();
-    if (bytes <= 0 || !is_target(task >> 32)) return 0;
-    struct sock *sk = (void *)context[0];
+    if (bytes <= 0 || !is_observed(sk)) return 0;
     struct connection *connection = connection_of(sk);
     /* What a server sends unasked belongs to no request. */
-    if (!connection || !connection->read_ns) return 0;
+    if (!connection || !connection->read_ns || !is_of_server(connection, task)) return 0;
     u64 now = now_ns();
-    if (!connection->written_ns) {
+    int is_first = !connection->written_ns;
+    if (is_first) {
         connection->written_ns = now;
         report_request(connection, task, now);
     }
@@ -404,7 +494,7 @@ SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
     struct tcp_sock *tcp = to_tcp(sk);
     /* What a Unix socket takes is in the queue of the client. */
     connection->drained_ns = !tcp || is_drained(tcp, tcp->snd_una) ? now : 0;
-    uses(task, connection);
+    if (is_first || task != connection->reader) uses(task, connection);
     return 0;
 }
 
@@ -412,6 +502,7 @@ SECTION("tp_btf/sock_send_length") int sent(u64 *context) {
 SECTION("tp_btf/tcp_probe") int acknowledged(u64 *context) {
     struct sock *sk = (void *)context[0];
     u64 address = (u64)sk;
+    if (!is_observed(sk)) return 0;
     struct connection *connection = map_lookup(&connections, &address);
     if (!connection || !connection->written_ns || connection->drained_ns) return 0;
     struct sk_buff *buffer = (void *)context[1];
@@ -431,7 +522,9 @@ INLINE struct sock *socket_at(u64 descriptor) {
 INLINE void accepted(u64 task, u64 descriptor) {
     struct sock *sk = socket_at(descriptor);
     if (sk && is_unix(sk)) learn_name(sk);
-    struct connection *connection = sk ? connection_of(sk) : 0;
+    if (!sk) return;
+    if (!is_sampled(is_unix(sk) ? number_of_unix(sk) : FIELD(sk, __sk_common.skc_dport))) return;
+    struct connection *connection = connection_of(sk);
     if (!connection) return;
     connection->accepted_ns = now_ns();
     connection->acceptor = task;
@@ -452,7 +545,7 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     struct connection *connection = sk ? map_lookup(&connections, &address) : 0;
     if (!connection || !is_unix(sk)) return 0;
     if (connection->acceptor >> 32 != tgid && connection->reader >> 32 != tgid) return 0;
-    if (!is_skipped(connection)) finish(connection, now_ns());
+    finish(connection, now_ns());
     map_delete(&connections, &address);
     return 0;
 }
@@ -465,23 +558,65 @@ INLINE void count_ready(s64 events) {
     if (count) *count += 1;
 }
 
-#include "call.h"
+INLINE u32 log2_of(u64 value) {
+    u32 bits = 0;
+    if (value >> 32) value >>= 32, bits += 32;
+    if (value >> 16) value >>= 16, bits += 16;
+    if (value >> 8) value >>= 8, bits += 8;
+    if (value >> 4) value >>= 4, bits += 4;
+    if (value >> 2) value >>= 2, bits += 2;
+    return bits + (u32)(value >> 1);
+}
 
+/*
+ * A wait for events returns. The turn before it took the time since the wait before, but for the sleep in
+ * this one: what became ready meanwhile was late by up to that.
+ */
+INLINE void end_turn(u64 task) {
+    struct activity *activity = activity_of(task);
+    if (!activity) return;
+    u64 now = now_ns();
+    if (activity->turn_ns > control_of(CALLS_SINCE) && now > activity->turn_ns + activity->idle_ns) {
+        u32 bucket = log2_of(now - activity->turn_ns - activity->idle_ns) & (TURN_BUCKETS - 1);
+        u64 *count = map_lookup(&turns, &bucket);
+        if (count) *count += 1;
+    }
+    activity->connection = 0;
+    activity->turn_ns = now;
+    activity->idle_ns = 0;
+}
+
+#include "call.h"
+#include "failures.h"
+
+/* A call by x86's 32-bit entry has a number of another table. */
+INLINE int is_compat(void) {
+    return compat_flag(current_task()) != 0;
+}
+
+/* Each call of the system comes here, so the number is looked at first, which needs no map. */
 SECTION("tp_btf/sys_exit") int leave(u64 *context) {
-    u64 task = current_pid_tgid();
-    if (!is_target(task >> 32)) return 0;
     struct pt_regs *regs = (void *)context[0];
     u64 number = LOAD(regs, orig_ax, syscallno);
     s64 result = context[1];
-    if (number >= CALLS_MAX || result < 0) return 0;
+    if (number >= CALLS_MAX) return 0;
+    if (result < 0) {
+        u64 failing = current_pid_tgid();
+        if (is_counted(result) && is_target(failing >> 32) && !is_compat())
+            count_failure(failing, number, result);
+        return 0;
+    }
     u8 trait = traits[number];
+    int may_have_head = wants_heads && (trait & (READS | READS_LIST) || sends[number]);
+    if (!(trait & (ACCEPTS | RETURNS_EVENTS)) && !may_have_head) return 0;
+    u64 task = current_pid_tgid();
+    if (!is_target(task >> 32) || is_compat()) return 0;
     if (trait & ACCEPTS) accepted(task, result);
     if (wants_heads && trait & (READS | READS_LIST)) head(regs, trait, result);
     if (wants_heads && sends[number]) status(regs, sends[number], result);
     if (trait & RETURNS_EVENTS) {
         count_ready(result);
-        struct activity *activity = activity_of(task);
-        if (activity) activity->connection = 0;
+        end_turn(task);
     }
     return 0;
 }

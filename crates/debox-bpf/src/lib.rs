@@ -40,8 +40,9 @@ pub use load::{Limits, Visibility};
 pub use lost::Lost;
 pub use mappings::{CodeLocation, Mappings};
 pub use requests::{
-    OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenHead, SeenRequest,
-    SeenResponse, SeenStatus, ServerEvent, ServerPort, SleepFile, Thread, Waker,
+    FailedCall, OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenHead,
+    SeenRequest, SeenResponse, SeenStatus, ServerEvent, ServerPort, SleepFile, TURN_BUCKETS,
+    Thread, Waker,
 };
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;

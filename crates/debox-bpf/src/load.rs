@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, Iter, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use headway_debox::policy::Filter;
@@ -351,15 +352,58 @@ pub(crate) fn attach(
 }
 
 fn attach_one(ebpf: &mut Ebpf, btf: &Btf, point: &Tracepoint) -> Result<(), String> {
-    let program = ebpf
-        .program_mut(point.program)
-        .ok_or("it was not compiled in")?;
-    let program: &mut BtfTracePoint = program.try_into().map_err(|error| chain(&error))?;
+    let program = tracepoint(ebpf, point.program)?;
     program
         .load(point.name, btf)
         .map_err(|error| load_failure(&error))?;
     program.attach().map_err(|error| chain(&error))?;
     Ok(())
+}
+
+fn tracepoint<'e>(ebpf: &'e mut Ebpf, program: &str) -> Result<&'e mut BtfTracePoint, String> {
+    let program = ebpf.program_mut(program).ok_or("it was not compiled in")?;
+    program.try_into().map_err(|error| chain(&error))
+}
+
+/// A program that can be taken from its tracepoint and put back.
+#[derive(Debug)]
+pub(crate) struct Switchable {
+    program: &'static str,
+    /// While it is attached.
+    link: Option<BtfTracePointLinkId>,
+}
+
+impl Switchable {
+    /// Loads and attaches it.
+    pub fn attached(ebpf: &mut Ebpf, point: &Tracepoint) -> Result<Switchable, String> {
+        let btf = Btf::from_sys_fs().map_err(|error| chain(&error))?;
+        let program = tracepoint(ebpf, point.program)?;
+        program
+            .load(point.name, &btf)
+            .map_err(|error| load_failure(&error))?;
+        let mut switchable = Switchable {
+            program: point.program,
+            link: None,
+        };
+        switchable.switch(ebpf, true)?;
+        Ok(switchable)
+    }
+
+    /// Whether it is attached.
+    pub fn is_on(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Attaches or detaches it.
+    pub fn switch(&mut self, ebpf: &mut Ebpf, on: bool) -> Result<(), String> {
+        let program = tracepoint(ebpf, self.program)?;
+        match (on, self.link.take()) {
+            (true, None) => self.link = Some(program.attach().map_err(|error| chain(&error))?),
+            (false, Some(link)) => program.detach(link).map_err(|error| chain(&error))?,
+            (_, link) => self.link = link,
+        }
+        Ok(())
+    }
 }
 
 /// The kernel's error, and the verifier's reason, which stands above its last lines of

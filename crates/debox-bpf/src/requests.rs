@@ -9,30 +9,42 @@ use headway_debox::{Label, Symbols};
 
 use crate::attach::monotonic_ns;
 use crate::error::AttachError;
-use crate::load::{self as tracepoints, Visibility};
+use crate::load::{self as tracepoints, Switchable, Visibility};
 use crate::lost::Lost;
 use crate::maps::{load_error, lost_of, stack_of};
 use crate::target::Pids;
 
 mod events;
 mod load;
+mod sample;
 
+pub use events::{
+    FailedCall, SeenHead, SeenRequest, SeenResponse, SeenStatus, SleepFile, Thread, Waker,
+};
 use events::{RawEvent, RawOffCpu};
-pub use events::{SeenHead, SeenRequest, SeenResponse, SeenStatus, SleepFile, Thread, Waker};
+use sample::Sample;
 
 /// `struct connection`, in words.
 const CONNECTION_WORDS: usize = 18;
 
 /// `struct activity`, in words.
-type ActivityWords = [u64; 3 + events::OFF_CPU_WORDS + events::NAME_WORDS];
+type ActivityWords = [u64; 6 + events::OFF_CPU_WORDS + events::NAME_WORDS];
+
+/// `struct failure`, in words.
+type FailureWords = [u64; 1 + events::OFF_CPU_WORDS + events::NAME_WORDS];
 
 /// `enum control`.
 const CONNECTIONS: u32 = 0;
-const SAMPLE_MASK: u32 = 1;
-const SEES_UNIX: u32 = 2;
+const ESTABLISHED: u32 = 1;
+const SAMPLE: u32 = 2;
+const SEES_UNIX: u32 = 3;
+const CALLS_SINCE: u32 = 4;
 
 /// Buckets of ready events: 0, 1, 2 to 3, 4 to 7, …
 pub const READY_BUCKETS: usize = 16;
+
+/// Buckets of turns of event loops: from 2^N ns on.
+pub const TURN_BUCKETS: usize = 64;
 
 /// How much room the kernel's part gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +150,10 @@ pub struct RequestObserver {
     visibility: Visibility,
     /// Whether Unix sockets are observed.
     sees_unix: bool,
+    /// What sees the ends of calls.
+    calls: Option<Switchable>,
+    heads: bool,
+    sample: Sample,
     symbols: Option<Symbols>,
     reasons: Cache<u64, (Label, Option<String>)>,
 }
@@ -162,15 +178,26 @@ impl RequestObserver {
         let mut ebpf = load::load(limits)?;
         let events = ebpf.take_map("events").expect("the object has this map");
         let events = RingBuf::try_from(events).map_err(load_error)?;
-        let visibility = tracepoints::attach(&mut ebpf, load::TRACEPOINTS)?;
+        let mut visibility = tracepoints::attach(&mut ebpf, load::TRACEPOINTS)?;
+        let calls = Switchable::attached(&mut ebpf, &load::CALLS)
+            .map_err(|why| {
+                visibility
+                    .missing
+                    .push(format!("{} (sys_exit: {why})", load::WITHOUT_CALLS))
+            })
+            .ok();
         let mut observer = RequestObserver {
             ebpf,
             events,
             visibility,
             sees_unix: false,
+            calls,
+            heads: limits.heads,
+            sample: Sample::default(),
             symbols: Symbols::load().ok().filter(|symbols| !symbols.hidden()),
             reasons: Cache::new(),
         };
+        observer.control(CALLS_SINCE, monotonic_ns())?;
         ports.iter().try_for_each(|port| observer.add_port(*port))?;
         pids.iter().try_for_each(|pid| observer.add_process(*pid))?;
         Ok(observer)
@@ -185,7 +212,15 @@ impl RequestObserver {
         let key = u64::from(port.namespace) << 16 | u64::from(port.port);
         let mut ports: HashMap<_, u64, u64> =
             HashMap::try_from(self.map_mut("ports")).map_err(load_error)?;
-        ports.insert(key, 1, 0).map_err(load_error)
+        ports.insert(key, 1, 0).map_err(load_error)?;
+        self.expect_port(port.port)
+    }
+
+    /// Sockets with this local port may be the server's; 0 stands for Unix sockets.
+    fn expect_port(&mut self, port: u16) -> Result<(), AttachError> {
+        let mut known: Array<_, u8> =
+            Array::try_from(self.map_mut("local_ports")).map_err(load_error)?;
+        known.set(u32::from(port), 1, 0).map_err(load_error)
     }
 
     /// Observes a Unix socket which listens, too. Those of its connections that are older are not seen before
@@ -217,6 +252,7 @@ impl RequestObserver {
             self.visibility.missing.extend(seen.missing);
             return Ok(());
         }
+        self.expect_port(0)?;
         self.control(SEES_UNIX, 1)
     }
 
@@ -258,14 +294,74 @@ impl RequestObserver {
         ports
     }
 
-    /// From now on observes one in 2^`halvings` connections.
+    /// From now on observes one in about 2^`halvings` connections, each of them with all of its requests. At least
+    /// one of those that are known stays.
     ///
     /// # Errors
     ///
     /// The kernel refused to write a map.
     pub fn sample(&mut self, halvings: u32) -> Result<(), AttachError> {
-        let mask: u64 = (1 << halvings.min(32)) - 1;
-        self.control(SAMPLE_MASK, mask)
+        let known: Vec<(u64, u32)> = {
+            let connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
+                HashMap::try_from(self.map("connections")).map_err(load_error)?;
+            let known = connections.iter().filter_map(Result::ok);
+            known
+                .map(|(address, words)| (address, sample::hash(words[16])))
+                .collect()
+        };
+        let hashes: Vec<u32> = known.iter().map(|(_, hash)| *hash).collect();
+        self.sample = self.sample.narrowed(halvings, &hashes);
+        self.control(SAMPLE, self.sample.word())?;
+        let sample = self.sample;
+        let mut connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
+            HashMap::try_from(self.map_mut("connections")).map_err(load_error)?;
+        for (address, _) in known.into_iter().filter(|(_, hash)| !sample.has(*hash)) {
+            // It may have ended.
+            let _ = connections.remove(&address);
+        }
+        Ok(())
+    }
+
+    /// Whether the ends of calls can be left out for a while: neither the beginnings of requests nor Unix sockets
+    /// are seen by them.
+    pub fn can_leave_out_calls(&self) -> bool {
+        self.calls.is_some() && !self.heads && !self.sees_unix
+    }
+
+    /// Sees the ends of calls, or not. Each call of the system pays for that. Without them, nothing is known of when
+    /// connections are accepted, so of those which come meanwhile the first request is left out; and nothing of ready
+    /// events, turns of loops and failed calls.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused it.
+    pub fn see_calls(&mut self, on: bool) -> Result<(), AttachError> {
+        let Some(calls) = self.calls.as_mut().filter(|calls| calls.is_on() != on) else {
+            return Ok(());
+        };
+        (calls.switch(&mut self.ebpf, on)).map_err(|why| AttachError::Tracepoint {
+            tracepoint: "sys_exit",
+            why,
+        })?;
+        self.control(CALLS_SINCE, if on { monotonic_ns() } else { 0 })?;
+        match on {
+            true => Ok(()),
+            false => self.forget_unaccepted(),
+        }
+    }
+
+    /// Forgets connections which have not been accepted: that will not be seen.
+    fn forget_unaccepted(&mut self) -> Result<(), AttachError> {
+        let mut connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
+            HashMap::try_from(self.map_mut("connections")).map_err(load_error)?;
+        let waiting: Vec<u64> = (connections.iter().filter_map(Result::ok))
+            .filter(|(_, words)| words[4] != 0 && words[5] == 0 && words[8] == 0)
+            .map(|(address, _)| address)
+            .collect();
+        for address in waiting {
+            let _ = connections.remove(&address);
+        }
+        Ok(())
     }
 
     fn control(&mut self, number: u32, value: u64) -> Result<(), AttachError> {
@@ -274,11 +370,20 @@ impl RequestObserver {
         control.set(number, value, 0).map_err(load_error)
     }
 
-    /// Connections that were seen, whether sampled or not.
+    /// Connections that were observed.
     pub fn connections(&self) -> u64 {
+        self.control_of(CONNECTIONS)
+    }
+
+    /// Connections over TCP that were established, whether they are observed or not.
+    pub fn established(&self) -> u64 {
+        self.control_of(ESTABLISHED)
+    }
+
+    fn control_of(&self, number: u32) -> u64 {
         let control = Array::<_, u64>::try_from(self.map("control"));
-        let count = control.and_then(|control| control.get(&CONNECTIONS, 0));
-        count.unwrap_or_default()
+        let value = control.and_then(|control| control.get(&number, 0));
+        value.unwrap_or_default()
     }
 
     /// Passes on what has come since the last time. Never waits; call it several times per second,
@@ -414,15 +519,41 @@ impl RequestObserver {
 
     /// How many waits for events returned 0, 1, 2 to 3, 4 to 7, … ready events.
     pub fn ready_events(&self) -> [u64; READY_BUCKETS] {
-        let mut sums = [0; READY_BUCKETS];
-        let ready = PerCpuArray::<_, u64>::try_from(self.map("ready"));
-        if let Ok(ready) = ready {
+        self.counts("ready")
+    }
+
+    /// How many turns of event loops took 2^N ns or more, but less than twice that. A turn is the time between two
+    /// waits for events.
+    pub fn turns(&self) -> [u64; TURN_BUCKETS] {
+        self.counts("turns")
+    }
+
+    /// Sums over all CPUs.
+    fn counts<const N: usize>(&self, map: &str) -> [u64; N] {
+        let mut sums = [0; N];
+        if let Ok(map) = PerCpuArray::<_, u64>::try_from(self.map(map)) {
             for (bucket, sum) in sums.iter_mut().enumerate() {
-                let counts = ready.get(&(bucket as u32), 0);
+                let counts = map.get(&(bucket as u32), 0);
                 *sum = counts.map_or(0, |counts| counts.iter().sum());
             }
         }
         sums
+    }
+
+    /// Calls that failed for lack of space, descriptors or memory, or with an error of the disk.
+    pub fn failures(&self) -> Vec<FailedCall> {
+        let failures = HashMap::<_, u64, FailureWords>::try_from(self.map("failures"));
+        let mut failed: Vec<FailedCall> = failures
+            .map(|failures| {
+                failures
+                    .iter()
+                    .filter_map(Result::ok)
+                    .map(FailedCall::of)
+                    .collect()
+            })
+            .unwrap_or_default();
+        failed.sort_by_key(|failed| (std::cmp::Reverse(failed.count), failed.call));
+        failed
     }
 
     /// What this kernel keeps from the observer.

@@ -298,6 +298,32 @@ fn go_loop_names_the_call_that_blocks_it_without_cgo() {
     names_the_call(test, &example, &["nanosleep"]);
 }
 
+/// Needs: libuv with its header (libuv1-dev); tracing with stacks (perf_event_paranoid, CAP_PERFMON)
+#[test]
+fn libuv_loop_names_the_call_that_blocks_it() {
+    let test = "libuv_loop_names_the_call_that_blocks_it";
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("server");
+    let library = library();
+    let place = library.parent().expect("a folder").display().to_string();
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../debox-c/include");
+    let output = Command::new("cc")
+        .arg(bindings("libuv").join("server.c"))
+        .args(["-Wall", "-Werror", "-I", header, "-o"])
+        .arg(&program)
+        .args([&format!("-L{place}"), &format!("-Wl,-rpath,{place}")])
+        .args(["-luv", "-ldebox"])
+        .output()
+        .expect("a C compiler, which linking this test needed as well");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("uv.h: No such file") || errors.contains("'uv.h' file not found") {
+        return skip(test, "libuv with its header (libuv1-dev)");
+    }
+    assert!(output.status.success(), "{errors}");
+    let example = Example::start(Command::new(&program).arg("0"));
+    names_the_call(test, &example, &["clock_nanosleep", "nanosleep"]);
+}
+
 /// Needs: the program node
 #[test]
 fn node_loop_names_the_call_in_which_a_second_thread_finds_it() {

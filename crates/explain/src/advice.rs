@@ -4,7 +4,7 @@ use headway_base::format::{counted, percent, time_ns};
 use serde::Serialize;
 
 use crate::problem::{Kind, Problem};
-use crate::remedies::{finding, remedy};
+use crate::remedies::{finding, finding_of_failure, remedy};
 use crate::report::{CauseShare, Report};
 
 /// A kind of causes needs this share, at the p99 or of all, before anything is said.
@@ -71,7 +71,35 @@ pub fn advice(report: &Report) -> Vec<Advice> {
             share_p99: 0.0,
         });
     }
+    failing(report, kind, &mut all);
     all
+}
+
+/// Failed calls: first those that the server cannot do without, last those that it may expect.
+fn failing(report: &Report, kind: Kind, all: &mut Vec<Advice>) {
+    let mut before = Vec::new();
+    for failure in &report.failures {
+        let problem = match failure {
+            failure if failure.is_full_disk() => Problem::FullDisk,
+            failure if failure.is_without_descriptors() => Problem::Descriptors,
+            _ => Problem::Failing,
+        };
+        let list = match problem {
+            Problem::Failing => &mut *all,
+            _ => &mut before,
+        };
+        if list.iter().any(|known| known.problem == problem) {
+            continue;
+        }
+        list.push(Advice {
+            problem,
+            finding: finding_of_failure(problem, &report.server, failure),
+            text: remedy(problem, kind).to_owned(),
+            evidence: counted(failure.count, "call failed", "calls failed"),
+            share_p99: 0.0,
+        });
+    }
+    all.splice(0..0, before);
 }
 
 fn one(report: &Report, problem: Problem, causes: &[&CauseShare], kind: Kind) -> Option<Advice> {
@@ -103,6 +131,7 @@ mod tests {
     use headway_debox::Label;
 
     use super::{FAST_US, advice};
+    use crate::figures::Failure;
     use crate::parts::Phase;
     use crate::problem::{Kind, Problem};
     use crate::report::{CauseShare, FileShare, Latency, Report, Shares};
@@ -161,6 +190,8 @@ mod tests {
         assert_eq!(problem("sendfile", Label::PageIo), Problem::Read);
         assert_eq!(problem("a page fault", Label::PageIo), Problem::Read);
         assert_eq!(problem("newfstatat", Label::BufferIo), Problem::Lookup);
+        assert_eq!(problem("pread64", Label::Journal), Problem::AccessTime);
+        assert_eq!(problem("write", Label::Journal), Problem::Write);
         assert_eq!(problem("pwrite64", Label::InodeLock), Problem::Write);
         assert_eq!(problem("flock", Label::FileLock), Problem::FileLock);
         assert_eq!(problem("epoll_wait", Label::EventWait), Problem::Elsewhere);
@@ -191,6 +222,44 @@ mod tests {
         assert!(advice(&report).is_empty());
         report.listen_overflows = Some(3);
         assert_eq!(advice(&report)[0].problem, Problem::Backlog);
+    }
+
+    #[test]
+    fn full_disk_is_named_first_even_if_requests_are_fast_and_other_errors_last() {
+        let failure = |call: &str, error, file: &str| Failure {
+            call: call.to_owned(),
+            error,
+            count: 3,
+            file: (!file.is_empty()).then(|| file.to_owned()),
+        };
+        let mut report = Report {
+            server: "nginx".to_owned(),
+            causes: vec![cause(Phase::Service, "running", "", Label::Other)],
+            latency: slow(),
+            failures: vec![
+                failure("read", "EIO", "/srv/a"),
+                failure("accept4", "EMFILE", ""),
+                failure("write", "ENOSPC", "/var/log/nginx/access.log"),
+                failure("write", "ENOSPC", "/tmp/x"),
+            ],
+            ..Report::default()
+        };
+        let problems = |report: &Report| {
+            let all = advice(report);
+            all.iter().map(|one| one.problem).collect::<Vec<Problem>>()
+        };
+        let full = [Problem::Descriptors, Problem::FullDisk];
+        let wanted = [&full[..], &[Problem::Compute, Problem::Failing]].concat();
+        assert_eq!(problems(&report), wanted);
+        report.latency.p99_us = FAST_US - 1.0;
+        assert_eq!(problems(&report)[..2], full);
+        let all = advice(&report);
+        assert_eq!(
+            all[1].finding,
+            "nginx cannot write its log: the file system is full (write, /var/log/nginx/access.log: ENOSPC)"
+        );
+        assert_eq!(all[1].evidence, "3 calls failed");
+        assert!(all[0].text.contains("worker_rlimit_nofile"), "{:?}", all[0]);
     }
 
     #[test]

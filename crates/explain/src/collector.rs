@@ -4,9 +4,12 @@ use std::collections::HashMap;
 
 use headway_base::random::{Draw, SplitMix64};
 use headway_debox_bpf::{
-    OpenResponse, RequestObserver, SeenHead, SeenRequest, SeenResponse, SeenStatus, ServerEvent,
+    FailedCall, OpenResponse, RequestObserver, SeenHead, SeenRequest, SeenResponse, SeenStatus,
+    ServerEvent,
 };
+use headway_latency::Cells;
 
+use crate::figures::{Failure, Sleeps};
 use crate::kept::Kept;
 use crate::names::FileNames;
 use crate::parts::{At, Cause, Part, Threads, of_response, until_response};
@@ -65,6 +68,9 @@ pub struct Collector {
     pub(crate) answered: u64,
     pub(crate) unanswered: u64,
     pub(crate) seen_late: u64,
+    pub(crate) sleeps: Sleeps,
+    /// Requests by the bytes of their responses.
+    pub(crate) cells: Cells,
     random: Option<SplitMix64>,
 }
 
@@ -92,11 +98,20 @@ impl Collector {
         self.names.shown(path)
     }
 
+    /// Failed calls with the names of their files.
+    pub fn failures(&mut self, failed: &[FailedCall]) -> Vec<Failure> {
+        let names = &mut self.names;
+        (failed.iter())
+            .map(|failed| Failure::of(failed, names))
+            .collect()
+    }
+
     /// Takes an event of the observer.
     pub fn take(&mut self, event: ServerEvent) {
         match event {
             ServerEvent::OffCpu(off) => {
                 let at = self.timeline.add(&off, &mut self.names);
+                self.sleeps.add(&off);
                 if let Some(kept) = &mut self.kept {
                     kept.span(&off, at);
                 }
@@ -207,6 +222,8 @@ impl Collector {
         if let Some(kept) = &mut self.kept {
             kept.request(&pending.request, response, (pending.line, pending.status));
         }
+        let total_ns = parts.iter().map(|part| part.length_ns).sum();
+        self.cells.record(response.written_bytes, total_ns, true);
         self.store(&parts, pending.line, pending.status);
     }
 

@@ -134,10 +134,19 @@ impl FileNames {
 
     /// The file at which a thread slept.
     pub(crate) fn of(&mut self, off: &OffCpu) -> Option<u32> {
-        match off.file.as_ref()? {
+        self.file(off.thread.pid, off.file.as_ref()?)
+    }
+
+    /// The name of a file that a process uses, as it may be shown.
+    pub(crate) fn shown_file(&mut self, pid: u32, file: &SleepFile) -> Option<String> {
+        let number = self.file(pid, file)?;
+        Some(self.name(number).to_owned())
+    }
+
+    fn file(&mut self, pid: u32, file: &SleepFile) -> Option<u32> {
+        match file {
             SleepFile::Path(path) => self.path(path),
             SleepFile::Open { device, path } => {
-                let pid = off.thread.pid;
                 let mount = (self.mounts.entry(*device)).or_insert_with(|| Mount::of(pid, *device));
                 let whole = mount.as_ref().and_then(|mount| mount.path_of(path));
                 self.path(&whole.unwrap_or_else(|| format!("…/{}", path.trim_start_matches('/'))))

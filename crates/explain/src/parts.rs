@@ -268,10 +268,10 @@ impl Parts {
             Phase::AcceptQueue | Phase::ReceiveQueue => true,
             _ => elsewhere || piece.doing != Doing::Running && piece.connection.is_some() && !own,
         };
-        // A server that waits until it can go on sending waits for the client.
+        // A server that waits until it can go on sending waits for the client. So does an idle thread of a pool.
         let for_client = phase == Phase::Transfer
             && matches!(piece.doing, Doing::Asleep { label, .. }
-                if matches!(label, Label::EventWait | Label::SocketSend));
+                if matches!(label, Label::EventWait | Label::SocketSend | Label::Futex));
         let (doing, for_others) = match for_client {
             true => (Doing::Client, false),
             false => (piece.doing, for_others),

@@ -14,6 +14,8 @@ pub enum Problem {
     Lookup,
     /// Contents of files are read.
     Read,
+    /// The time of an access is written when a file is read.
+    AccessTime,
     /// A log is written.
     Log,
     /// Other files are written.
@@ -40,6 +42,12 @@ pub enum Problem {
     Upstream,
     /// The client or the network.
     Client,
+    /// The file system has no space for what it writes.
+    FullDisk,
+    /// It has no descriptor left.
+    Descriptors,
+    /// Calls fail for another lack, or with an error of the disk.
+    Failing,
 }
 
 impl Problem {
@@ -77,7 +85,6 @@ impl Problem {
             Label::SocketAccept | Label::Timer | Label::Signal => return None,
             _ => {}
         }
-        let is_log = |path: &str| path.ends_with("log") || path.contains("/log/");
         let writes = ["write", "fsync", "fdatasync", "ftruncate", "fallocate"];
         let looks_up = [
             "open", "stat", "access", "readlink", "getdents", "unlink", "rename", "mkdir", "chdir",
@@ -91,9 +98,16 @@ impl Problem {
                 }
             }
             _ if looks_up.iter().any(|part| call.contains(part)) => Problem::Lookup,
+            // Nothing else of a read needs the journal.
+            _ if cause.label == Some(Label::Journal) => Problem::AccessTime,
             _ => Problem::Read,
         })
     }
+}
+
+/// Whether a path is that of a log.
+pub(crate) fn is_log(path: &str) -> bool {
+    path.ends_with("log") || path.contains("/log/")
 }
 
 /// A server whose settings are known.

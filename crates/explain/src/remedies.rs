@@ -2,7 +2,8 @@
 
 use headway_base::format::{counted, printable};
 
-use crate::problem::{Kind, Problem};
+use crate::figures::Failure;
+use crate::problem::{Kind, Problem, is_log};
 use crate::report::CauseShare;
 use crate::upstreams::Upstream;
 
@@ -24,6 +25,9 @@ pub(crate) fn finding(
             format!("{server} sleeps when it opens files or looks them up ({call}{file})")
         }
         (Problem::Read, _) => format!("{server} sleeps when it reads files ({call}{file})"),
+        (Problem::AccessTime, _) => {
+            format!("{server} waits for the journal when it reads files ({call}{file})")
+        }
         (Problem::Log, _) => format!("{server} sleeps when it writes its log ({call}{file})"),
         (Problem::Write, _) => format!("{server} sleeps when it writes files ({call}{file})"),
         (Problem::FileLock, _) => {
@@ -56,6 +60,26 @@ pub(crate) fn finding(
             format!("{server} waits for an answer from elsewhere")
         }
         (Problem::Client, _) => "Clients or the network take the responses slowly".to_owned(),
+        // Those of calls, see [`finding_of_failure`].
+        (Problem::FullDisk | Problem::Descriptors | Problem::Failing, _) => {
+            format!("Calls of {server} fail")
+        }
+    }
+}
+
+/// The same of calls that failed.
+pub(crate) fn finding_of_failure(problem: Problem, server: &str, failure: &Failure) -> String {
+    let server = printable(server);
+    let file = failure.file.as_deref();
+    let shown = file.map_or_else(String::new, |path| format!(", {}", printable(path)));
+    let call = format!("({}{shown}: {})", failure.call, failure.error);
+    match problem {
+        Problem::FullDisk if file.is_some_and(is_log) => {
+            format!("{server} cannot write its log: the file system is full {call}")
+        }
+        Problem::FullDisk => format!("{server} cannot write: the file system is full {call}"),
+        Problem::Descriptors => format!("{server} has no descriptor left {call}"),
+        _ => format!("Calls of {server} fail {call}"),
     }
 }
 
@@ -92,7 +116,7 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
         }
         (Problem::Read, Kind::Apache) => {
             "allow more threads (`ThreadsPerChild`, `MaxRequestWorkers`) or keep the files in memory: a thread sleeps \
-             while its file is read from the disk."
+             while its file is read from the disk. If that is a page fault, set `EnableMMAP Off` and `EnableSendfile On`."
         }
         (Problem::Read, Kind::Node) => {
             "raise `UV_THREADPOOL_SIZE`, and do not call `fs.readFileSync` in a handler: reading from the disk blocks \
@@ -101,6 +125,10 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
         (Problem::Read, _) => {
             "read files outside the thread that serves other clients, or keep them in memory: it sleeps while the \
              disk works."
+        }
+        (Problem::AccessTime, _) => {
+            "mount the file system with `noatime`: to read a file writes the time of the access, which waits for the \
+             journal."
         }
         (Problem::Log, Kind::Nginx) => {
             "set `access_log PATH FORMAT buffer=64k flush=1s`, or move the log to another disk: the worker sleeps when \
@@ -208,6 +236,21 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
         }
         (Problem::Blocking, _) => {
             "make the call in a thread of its own: meanwhile the thread serves no other client."
+        }
+        (Problem::FullDisk, Kind::Nginx) => {
+            "free space or move the file: for a second after such an error nginx writes no line of this log, so lines \
+             are missing."
+        }
+        (Problem::FullDisk, _) => "free space or move the file: what was to be written is lost.",
+        (Problem::Descriptors, Kind::Nginx) => {
+            "raise `worker_rlimit_nofile`, to twice `worker_connections` at least: without a descriptor nginx accepts \
+             no connection for half a second."
+        }
+        (Problem::Descriptors, _) => {
+            "raise the limit of open files (`LimitNOFILE` of the unit, `ulimit -n`): connections wait meanwhile."
+        }
+        (Problem::Failing, _) => {
+            "look at the kernel's messages (`dmesg`) and the server's error log: they have the reason."
         }
         (Problem::Client, _) => {
             "nothing in the server: the client or the network took the response slowly. Smaller responses help."

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use headway_base::format::{percent, time_us};
 use headway_debox::Label;
+use headway_latency::analysis::Inversion;
+use headway_latency::inversion::inversion;
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
 use crate::collector::{Collector, Stored};
+use crate::figures::{Failure, LoopTurns, RunQueueShare, SleepCount};
 use crate::names::FileNames;
 use crate::parts::{Cause, Doing, Phase};
 use crate::upstreams::Upstream;
@@ -56,8 +59,21 @@ pub struct Report {
     /// Connections that the kernel did not accept because a queue was full. Of all servers in the
     /// network namespace.
     pub listen_overflows: Option<u64>,
+    /// For how long the ends of calls were seen, if not all the time: `ready_events`, `loop_turns` and `failures` are
+    /// of this time.
+    pub calls_seen_s: Option<f64>,
     /// How many waits for events returned 0, 1, 2 to 3, 4 to 7, … ready events.
     pub ready_events: Vec<u64>,
+    /// How long the turns of its event loops took.
+    pub loop_turns: Option<LoopTurns>,
+    /// How many of its tasks could run.
+    pub run_queue: Option<RunQueueShare>,
+    /// In which calls its threads slept, and for what.
+    pub sleeps: Vec<SleepCount>,
+    /// Calls that failed for lack of something.
+    pub failures: Vec<Failure>,
+    /// How far the order of times is from the order of sizes of responses.
+    pub inversion: Option<Inversion>,
     /// Events that were lost. If there are any, counts and times asleep are lower bounds, and times running
     /// are upper bounds.
     pub lost_events: u64,
@@ -76,7 +92,7 @@ pub struct Requests {
     pub waiting: u64,
     /// How long the oldest of these had waited then, in microseconds.
     pub waiting_longest_us: f64,
-    /// Connections to the ports of the server.
+    /// Connections to the ports of the server that were observed.
     pub connections: u64,
     /// One in this many connections was observed at the end.
     pub sampled_one_in: u64,
@@ -218,6 +234,8 @@ impl Report {
         report.phases = phases(&collector.causes, &sums);
         report.causes = causes(&collector.causes, &collector.names, &order, &sums);
         report.paths = paths(&collector.names, &order);
+        report.sleeps = collector.sleeps.rows();
+        report.inversion = inversion(&collector.cells);
         report
     }
 

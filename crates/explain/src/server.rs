@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -51,9 +52,9 @@ pub enum ServerError {
     /// No process has the name.
     #[error("no process is named {0} (is the server running? `ss -ltnp` lists the listeners)")]
     NoName(String),
-    /// No process has the number.
-    #[error("no such process: {0}")]
-    NoPid(u32),
+    /// No process has the number; and what has it, if anything does.
+    #[error("no such process: {0}{1}")]
+    NoPid(u32, String),
     /// No process listens on the port.
     #[error(
         "no process that you may see listens on TCP port {0} (`ss -ltnp` lists the listeners; other users' processes need \
@@ -108,7 +109,7 @@ impl Server {
         if roots.is_empty() {
             return Err(match target {
                 Target::Name(name) => ServerError::NoName(name.clone()),
-                Target::Pid(pid) => ServerError::NoPid(*pid),
+                Target::Pid(pid) => ServerError::NoPid(*pid, no_process(*pid)),
                 Target::Port(port) => ServerError::NoPort(*port),
                 Target::Group(group) => ServerError::NoGroup(group.clone()),
             });
@@ -203,6 +204,20 @@ fn process(pid: u32) -> Option<Process> {
     })
 }
 
+/// What has a number that is none of a process which can serve.
+fn no_process(pid: u32) -> String {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return String::new();
+    };
+    let group: Option<u32> = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    match group {
+        Some(group) if group != pid => format!(" (it is a thread of process {group})"),
+        _ => " (it is a kernel thread, which answers no requests, or has just ended)".to_owned(),
+    }
+}
+
 fn add_children(found: &mut BTreeSet<u32>, all: &BTreeMap<u32, Process>) {
     loop {
         let before = found.len();
@@ -224,6 +239,22 @@ pub fn io_uring_note(pids: &[u32]) -> Option<String> {
         "Process {pid} uses io_uring: a request that waits for a file which is read that way waits in io_uring_enter, \
          and its connections are in no accept queue."
     ))
+}
+
+/// What cannot be seen of processes of 32 bits; `None` if there is none.
+pub fn compat_note(pids: &[u32]) -> Option<String> {
+    let pid = pids.iter().find(|pid| is_of_32_bits(**pid))?;
+    Some(format!(
+        "Process {pid} is a 32-bit program: its calls have no names, and when it accepted connections is not known."
+    ))
+}
+
+/// By the class of its executable file (elf(5)); false if it cannot be read.
+fn is_of_32_bits(pid: u32) -> bool {
+    let mut ident = [0; 5];
+    let file = fs::File::open(format!("/proc/{pid}/exe"));
+    let read = file.and_then(|mut file| file.read_exact(&mut ident));
+    read.is_ok() && &ident == b"\x7fELF\x01"
 }
 
 /// By its descriptors; false if they cannot be read.
@@ -363,6 +394,32 @@ mod tests {
     }
 
     #[test]
+    fn thread_is_told_from_a_process_that_does_not_exist() {
+        let own = std::process::id();
+        let error = std::thread::spawn(|| {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            Server::find(&Target::Pid(tid)).expect_err("it is a thread")
+        });
+        let text = error.join().expect("it ends").to_string();
+        assert!(
+            text.ends_with(&format!("(it is a thread of process {own})")),
+            "{text}"
+        );
+        let error = Server::find(&Target::Pid(u32::MAX)).expect_err("there is none");
+        assert_eq!(error.to_string(), format!("no such process: {}", u32::MAX));
+    }
+
+    #[test]
+    fn kernel_thread_is_named_as_such() {
+        // kthreadd, unless this process is in a namespace of its own.
+        if !std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+            return;
+        }
+        let error = Server::find(&Target::Pid(2)).expect_err("it has no program");
+        assert!(error.to_string().contains("kernel thread"), "{error}");
+    }
+
+    #[test]
     fn own_unix_socket_is_found_with_its_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
@@ -402,7 +459,7 @@ mod tests {
         );
         assert_eq!(
             Server::find(&Target::Pid(u32::MAX)),
-            Err(ServerError::NoPid(u32::MAX))
+            Err(ServerError::NoPid(u32::MAX, String::new()))
         );
     }
 }

@@ -9,6 +9,10 @@ use crate::advice::{Advice, is_fast};
 use crate::parts::{Cause, Doing, Phase};
 use crate::report::{CauseShare, PathShare, Report};
 
+mod figures;
+
+pub use figures::of_server;
+
 /// Rows of the table of causes.
 const ROWS_MAX: usize = 12;
 
@@ -205,7 +209,7 @@ pub fn render(report: &Report, heading: impl Fn(&str) -> String) -> String {
     }
     requests(report, &mut out, &heading);
     upstreams(report, &mut out, &heading);
-    loops(report, &mut out, &heading);
+    figures::write(report, &mut out, &heading);
     let _ = writeln!(out, "\n{}", heading("What was seen"));
     for line in seen(report) {
         out += &wrapped(&line, "- ", 100);
@@ -356,24 +360,6 @@ fn upstreams(report: &Report, out: &mut String, heading: &impl Fn(&str) -> Strin
     }
 }
 
-fn loops(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) {
-    let all: u64 = report.ready_events.iter().sum();
-    if all == 0 {
-        return;
-    }
-    let _ = writeln!(out, "\n{}", heading("Ready events per wait for events"));
-    for (bucket, waits) in report.ready_events.iter().enumerate() {
-        let range = match bucket {
-            0 | 1 => bucket.to_string(),
-            _ => format!("{}–{}", 1_u64 << (bucket - 1), (1_u64 << bucket) - 1),
-        };
-        if *waits > 0 {
-            let share = *waits as f64 / all as f64;
-            let _ = writeln!(out, "{range:>12}{:>12}{:>9}", count(*waits), cell(share));
-        }
-    }
-}
-
 /// Where the server listens.
 fn listeners(report: &Report) -> String {
     let ports: Vec<String> = report.ports.iter().map(u16::to_string).collect();
@@ -405,6 +391,12 @@ fn seen(report: &Report) -> Vec<String> {
         lines.push(format!(
             "The rate was high, so at the end one in {} connections was observed.",
             requests.sampled_one_in
+        ));
+    }
+    if let Some(seen_s) = report.calls_seen_s {
+        lines.push(format!(
+            "For the same reason, ready events, times between waits and failed calls are those of {}.",
+            headway_base::format::duration(seen_s)
         ));
     }
     if requests.waiting > 0 && requests.answered > 0 {

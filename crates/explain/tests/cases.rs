@@ -13,7 +13,7 @@ use headway_test_support::skip;
 
 use crate::bed::is_unsupported;
 use crate::fuse::{LateFilesystem, Operation};
-use crate::servers::{Running, apache, nginx, node, php_fpm, python};
+use crate::servers::{Running, apache, nginx, nginx_with_full_log_disk, node, php_fpm, python};
 
 const REPEATS: usize = 3;
 
@@ -51,6 +51,7 @@ fn observe(test: &str, server: &Running, clients: impl FnOnce() + Send) -> Optio
     report.pids = observer.processes();
     report.ports = observer.ports();
     report.upstreams = upstreams.found();
+    report.failures = collector.failures(&observer.failures());
     report.conclude();
     Some(report)
 }
@@ -131,6 +132,27 @@ fn case_of_nginx_with_a_slow_log_disk_is_named() {
     );
     assert_named(test, &server, &first, || ask(server.port, 4, &["/f1"; 10]));
     late.schedule(&[]);
+}
+
+/// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; makes a mount
+#[test]
+fn case_of_nginx_with_a_full_log_disk_is_named() {
+    let test = "case_of_nginx_with_a_full_log_disk_is_named";
+    if !headway_test_support::is_root() {
+        return skip(test, "root");
+    }
+    let site = tempfile::tempdir().expect("a folder");
+    std::fs::write(site.path().join("f1"), "hello").expect("written");
+    let Some((server, log)) = nginx_with_full_log_disk(test, site.path()) else {
+        return;
+    };
+    let first =
+        format!("nginx cannot write its log: the file system is full (write, {log}: ENOSPC). ");
+    assert_named(test, &server, &first, || {
+        // After such an error nginx does not write before its clock shows another second.
+        std::thread::sleep(Duration::from_millis(1100));
+        ask(server.port, 4, &["/f1"; 10]);
+    });
 }
 
 /// Needs: the program apache2: scripts/setup; root; BTF (Linux 6.3); clang at build

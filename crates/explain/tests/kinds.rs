@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headway_debox::Label;
 use headway_debox_bpf::RequestLimits;
-use headway_explain::{Phase, Report, Target, io_uring_note};
+use headway_explain::{Phase, Report, Target, compat_note, io_uring_note};
 use headway_test_support::groups::Group;
 use headway_test_support::{find_program, skip, wait_until};
 
@@ -37,6 +37,43 @@ fn static_server_is_explained_as_any_other() {
     client.ask(&sleep_line());
     let report = bed.report();
     assert_attributed(in_timer(&report), DELAY, &report);
+    assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build; programs of 32 bits
+#[test]
+fn program_of_32_bits_is_explained_without_names_of_calls() {
+    let test = "program_of_32_bits_is_explained_without_names_of_calls";
+    if !cfg!(target_arch = "x86_64") {
+        return skip(test, "programs of 32 bits");
+    }
+    let options = [
+        "-m32",
+        "-nostdlib",
+        "-static",
+        "-ffreestanding",
+        "-fno-stack-protector",
+        "-no-pie",
+    ];
+    let (mut child, port, folder) = Bed::compiled("thirty_two.c", &options, "loop");
+    if port == 0 {
+        child.wait().expect("our child");
+        return skip(test, "programs of 32 bits");
+    }
+    let Some(bed) = Bed::of(test, child, port, folder) else {
+        return;
+    };
+    let note = compat_note(&[bed.pid()]).expect("it is one");
+    assert!(note.contains("32-bit program"), "{note}");
+    assert_eq!(compat_note(&[std::process::id()]), None);
+    let mut client = bed.connect();
+    client.ask("sleep");
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 1, "{report:#?}");
+    let asleep = time_of(&report, |cause| {
+        cause.phase == Phase::Service && cause.doing == "asleep"
+    });
+    assert_attributed(asleep, DELAY, &report);
     assert_adds_up(&report, &[&client]);
 }
 

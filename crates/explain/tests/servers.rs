@@ -84,7 +84,53 @@ fn written(folder: &tempfile::TempDir, name: &str, text: &str) -> String {
 /// One worker.
 pub fn nginx(test: &str, root: &Path, log: &str, locations: &str) -> Option<Running> {
     let (program, folder) = found(test, &["nginx"])?;
-    let (here, port, root) = (folder.path().display(), free_port(), root.display());
+    let port = free_port();
+    let file = nginx_file(&folder, port, root, log, locations);
+    let server = Running::start(&program, &["-c", &file], port, folder);
+    Some(server.once_it_listens())
+}
+
+/// The same with a log on a file system that is full, in a mount namespace of its own; and the path of that log.
+pub fn nginx_with_full_log_disk(test: &str, root: &Path) -> Option<(Running, String)> {
+    let (program, folder) = found(test, &["nginx"])?;
+    let Some(unshare) = find_program("unshare") else {
+        skip(test, "the program unshare");
+        return None;
+    };
+    let port = free_port();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).expect("our folder");
+    let log = disk.join("access.log").display().to_string();
+    let file = nginx_file(&folder, port, root, &log, "");
+    let script = "mount -t tmpfs -o size=64k headway-full \"$1\" && touch \"$1/access.log\" || exit 1\n\
+                  head -c 100000 /dev/zero >\"$1/rest\"\nexec \"$2\" -c \"$3\"";
+    let [disk, program] = [&disk, &program].map(|path| path.display().to_string());
+    let arguments = ["--mount", "sh", "-c", script, "sh", &disk, &program, &file];
+    let server = Running::start(&unshare, &arguments, port, folder);
+    Some((server.once_it_listens(), log))
+}
+
+/// Serves a folder, with the shortest accept queue.
+pub fn nginx_of(test: &str, root: &Path) -> Option<Running> {
+    let (program, folder) = found(test, &["nginx"])?;
+    let port = free_port();
+    let file = nginx_file(&folder, port, root, "off", "");
+    let text = std::fs::read_to_string(&file).expect("just written");
+    let listen = format!("listen 127.0.0.1:{port}");
+    std::fs::write(&file, text.replace(&listen, &format!("{listen} backlog=1"))).expect("written");
+    let server = Running::start(&program, &["-c", &file], port, folder);
+    Some(server.once_it_listens())
+}
+
+/// Writes its configuration.
+fn nginx_file(
+    folder: &tempfile::TempDir,
+    port: u16,
+    root: &Path,
+    log: &str,
+    locations: &str,
+) -> String {
+    let (here, root) = (folder.path().display(), root.display());
     let text = format!(
         "daemon off; pid {here}/pid; error_log {here}/error.log; worker_processes 1; user root;\n\
          events {{ worker_connections 64; }}\n\
@@ -92,9 +138,7 @@ pub fn nginx(test: &str, root: &Path, log: &str, locations: &str) -> Option<Runn
          fastcgi_temp_path {here}/f; uwsgi_temp_path {here}/u; scgi_temp_path {here}/s;\n\
          server {{ listen 127.0.0.1:{port}; root {root}; {locations} }} }}\n"
     );
-    let file = written(&folder, "nginx.conf", &text);
-    let server = Running::start(&program, &["-c", &file], port, folder);
-    Some(server.once_it_listens())
+    written(folder, "nginx.conf", &text)
 }
 
 /// Prefork with two processes.
@@ -119,6 +163,78 @@ pub fn apache(test: &str) -> Option<Running> {
     written(&folder, "f1", "hello");
     let arguments = ["-D", "FOREGROUND", "-f", &file];
     let server = Running::start(&program, &arguments, port, folder);
+    Some(server.once_it_listens())
+}
+
+/// The event MPM with one process, which serves a folder.
+pub fn apache_event(test: &str, root: &Path) -> Option<Running> {
+    let modules = Path::new("/usr/lib/apache2/modules");
+    let (program, folder) = found(test, &["apache2"])?;
+    if !modules.join("mod_mpm_event.so").exists() {
+        skip(test, "the modules of the program apache2");
+        return None;
+    }
+    let (here, port, root) = (folder.path().display(), free_port(), root.display());
+    let text = format!(
+        "ServerRoot {here}\nPidFile {here}/pid\nErrorLog {here}/error.log\nDefaultRuntimeDir {here}\nServerName localhost\n\
+         LoadModule mpm_event_module {0}/mod_mpm_event.so\n\
+         LoadModule authz_core_module {0}/mod_authz_core.so\n\
+         Listen 127.0.0.1:{port}\nUser www-data\nGroup www-data\nDocumentRoot {root}\n\
+         StartServers 1\nServerLimit 1\nThreadsPerChild 8\nMinSpareThreads 1\nMaxSpareThreads 8\n\
+         MaxRequestWorkers 8\nKeepAlive On\nKeepAliveTimeout 60\nMaxKeepAliveRequests 0\nEnableSendfile On\n",
+        modules.display()
+    );
+    let file = written(&folder, "apache.conf", &text);
+    let arguments = ["-D", "FOREGROUND", "-f", &file];
+    let server = Running::start(&program, &arguments, port, folder);
+    Some(server.once_it_listens())
+}
+
+/// One process, which serves a folder with the shortest accept queue.
+pub fn lighttpd(test: &str, root: &Path) -> Option<Running> {
+    let (program, folder) = found(test, &["lighttpd"])?;
+    let (here, port, root) = (folder.path().display(), free_port(), root.display());
+    let text = format!(
+        "server.document-root = \"{root}\"\nserver.bind = \"127.0.0.1\"\nserver.port = {port}\n\
+         server.errorlog = \"{here}/error.log\"\nserver.listen-backlog = 1\n\
+         server.max-keep-alive-requests = 100000\nserver.max-keep-alive-idle = 60\n"
+    );
+    let file = written(&folder, "lighttpd.conf", &text);
+    let server = Running::start(&program, &["-D", "-f", &file], port, folder);
+    Some(server.once_it_listens())
+}
+
+/// Compiles `bed/files.go`.
+pub fn go(test: &str, root: &Path) -> Option<Running> {
+    let compiler = find_program("go").or_else(|| Some("/usr/local/go/bin/go".into()));
+    let Some(compiler) = compiler.filter(|path| path.exists()) else {
+        skip(test, "the program go");
+        return None;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    written(&folder, "files.go", include_str!("bed/files.go"));
+    let program = folder.path().join("files");
+    let output = Command::new(compiler)
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("files.go")
+        .current_dir(folder.path())
+        .envs([
+            ("CGO_ENABLED", "0"),
+            ("GOPROXY", "off"),
+            ("GOTOOLCHAIN", "local"),
+            ("GOFLAGS", ""),
+        ])
+        .output()
+        .expect("go runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let port = free_port();
+    let root = root.display().to_string();
+    let server = Running::start(&program, &[&port.to_string(), &root], port, folder);
     Some(server.once_it_listens())
 }
 
@@ -148,24 +264,50 @@ pub fn php_fpm(test: &str, listen: &str) -> Option<Running> {
 
 /// asyncio; the handler of `/slow` calls `time.sleep`.
 pub fn python(test: &str) -> Option<Running> {
-    // That of the system, not a script which starts another one.
-    let (program, folder) = match Path::new("/usr/bin/python3") {
-        path if path.exists() => (path.to_owned(), tempfile::tempdir().expect("a folder")),
-        _ => found(test, &["python3"])?,
-    };
-    let port = free_port();
-    let script = written(&folder, "server.py", include_str!("bed/blocking.py"));
-    let arguments = [script.as_str(), &port.to_string()];
-    let server = Running::start(&program, &arguments, port, folder);
-    Some(server.once_it_listens())
+    script(
+        test,
+        python_program(),
+        include_str!("bed/blocking.py"),
+        None,
+    )
+}
+
+/// asyncio, whose handlers read files of a folder.
+pub fn python_of(test: &str, root: &Path) -> Option<Running> {
+    script(
+        test,
+        python_program(),
+        include_str!("bed/files.py"),
+        Some(root),
+    )
 }
 
 /// The handler of `/slow` waits for a child.
 pub fn node(test: &str) -> Option<Running> {
-    let (program, folder) = found(test, &["node"])?;
+    script(test, "node", include_str!("bed/blocking.js"), None)
+}
+
+/// Its handlers read files of a folder.
+pub fn node_of(test: &str, root: &Path) -> Option<Running> {
+    script(test, "node", include_str!("bed/files.js"), Some(root))
+}
+
+/// That of the system, not a script which starts another one.
+fn python_program() -> &'static str {
+    match Path::new("/usr/bin/python3").exists() {
+        true => "/usr/bin/python3",
+        false => "python3",
+    }
+}
+
+/// A program with a script, whose arguments are a port and perhaps a folder.
+fn script(test: &str, program: &str, text: &str, root: Option<&Path>) -> Option<Running> {
+    let (program, folder) = found(test, &[program])?;
     let port = free_port();
-    let script = written(&folder, "server.js", include_str!("bed/blocking.js"));
-    let arguments = [script.as_str(), &port.to_string()];
+    let script = written(&folder, "server.js", text);
+    let mut arguments = vec![script, port.to_string()];
+    arguments.extend(root.map(|root| root.display().to_string()));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let server = Running::start(&program, &arguments, port, folder);
     Some(server.once_it_listens())
 }

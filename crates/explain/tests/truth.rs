@@ -375,18 +375,51 @@ fn status_is_known_by_each_call_that_sends() {
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
 #[test]
-fn every_second_connection_is_observed_when_they_are_sampled() {
-    let test = "every_second_connection_is_observed_when_they_are_sampled";
+fn connection_is_observed_whole_or_not_at_all_when_they_are_sampled() {
+    let test = "connection_is_observed_whole_or_not_at_all_when_they_are_sampled";
     let Some(mut bed) = Bed::start(test, "loop") else {
         return;
     };
     bed.sample(1);
-    let mut clients: Vec<Client> = (0..8).map(|_| bed.connect()).collect();
+    let mut clients: Vec<Client> = (0..40).map(|_| bed.connect()).collect();
     for client in &mut clients {
         client.ask("hot 1");
         client.ask("hot 1");
     }
-    assert_eq!(bed.report().requests.answered, 8);
+    // Half of their ports have an even hash, more or less.
+    let before = bed.connections();
+    assert!((1..40).contains(&before), "{before}");
+    bed.sample(3);
+    let after = bed.connections();
+    assert!((1..=before).contains(&after), "{after} of {before}");
+    for client in &mut clients {
+        client.ask("hot 1");
+    }
+    drop(clients);
+    let answered = bed.report().requests.answered as usize;
+    // The second response of those that were left out had not ended.
+    assert_eq!(answered, before + 2 * after);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn first_request_is_left_out_when_the_accept_of_its_connection_was_not_seen() {
+    let test = "first_request_is_left_out_when_the_accept_of_its_connection_was_not_seen";
+    let Some(mut bed) = Bed::start(test, "loop") else {
+        return;
+    };
+    let mut before = bed.connect();
+    before.ask("hot 1");
+    bed.see_calls(false);
+    before.ask("hot 1");
+    let mut meanwhile = bed.connect();
+    meanwhile.ask("hot 1");
+    meanwhile.ask("hot 1");
+    bed.see_calls(true);
+    let mut after = bed.connect();
+    after.ask("hot 1");
+    let report = bed.report();
+    assert_eq!(report.requests.answered, 4, "{report:#?}");
 }
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build

@@ -58,6 +58,11 @@ pub struct Arguments {
     /// The first lines of each request and response are copied from the server's memory. Queries are left out.
     #[arg(long)]
     pub paths: bool,
+    /// Observe every connection, whatever the rate
+    ///
+    /// Otherwise only some are observed from about 5,000 requests per second on, which costs the server less.
+    #[arg(long)]
+    pub every_request: bool,
     /// Exit with 3 if a condition is true, such as 'blocked_share(p99) > 0.2' or 'p99 > 50ms'
     ///
     /// Shares are of the time of requests: blocked_share, queue_share, service_share and

@@ -12,7 +12,9 @@ pub fn page(report: &Report) -> String {
     let mut sections = vec![causes(report)];
     sections.extend(paths(report));
     sections.extend(upstreams(report));
+    sections.extend(sleeps(report));
     sections.extend(ready_events(report));
+    sections.extend(server(report));
     sheet(&Sheet {
         maker: "Headway explain".to_owned(),
         title: format!("Why requests of {} wait", report.server),
@@ -187,9 +189,39 @@ fn ready_events(report: &Report) -> Option<SheetSection> {
     )
 }
 
+fn sleeps(report: &Report) -> Option<SheetSection> {
+    let rows = report.sleeps.iter().take(ROWS_MAX).map(|sleep| {
+        vec![
+            sleep.call.clone(),
+            sleep.label.name().to_owned(),
+            count(sleep.times),
+            time_ns(sleep.total_ns as f64),
+        ]
+    });
+    let names = ["call", "for", "sleeps", "time"];
+    table("sleeps", "Sleeps of its threads", &names, rows.collect())
+}
+
+/// Turns of loops, run queue, service inversion and failed calls.
+fn server(report: &Report) -> Option<SheetSection> {
+    let mut rows: Vec<Vec<String>> = headway_explain::text::of_server(report)
+        .into_iter()
+        .map(|line| vec![line])
+        .collect();
+    rows.extend(report.failures.iter().map(|failure| {
+        let file = failure.file.as_deref().unwrap_or_default();
+        let calls = count(failure.count);
+        vec![format!(
+            "{calls} × {}: {} {file}",
+            failure.call, failure.error
+        )]
+    }));
+    table("server", "The server", &["figure"], rows)
+}
+
 #[cfg(test)]
 mod tests {
-    use headway_explain::{CauseShare, PathShare, Report, Requests, Upstream};
+    use headway_explain::{CauseShare, Failure, PathShare, Report, Requests, SleepCount, Upstream};
 
     #[test]
     fn page_has_the_answer_and_escapes_what_came_from_outside() {
@@ -217,6 +249,18 @@ mod tests {
                 ..Upstream::default()
             }],
             ready_events: vec![0, 0, 5],
+            sleeps: vec![SleepCount {
+                label: headway_debox::Label::InodeLock,
+                call: "readlink".to_owned(),
+                times: 84,
+                total_ns: 1,
+            }],
+            failures: vec![Failure {
+                call: "write".to_owned(),
+                error: "ENOSPC",
+                count: 3,
+                file: Some("/l<og".to_owned()),
+            }],
             ..Report::default()
         };
         let page = super::page(&report);
@@ -228,6 +272,8 @@ mod tests {
             ">404<",
             "127.0.0.1:9000",
             "2 to 3",
+            "readlink",
+            "3 × write: ENOSPC /l&lt;og",
         ] {
             assert!(page.contains(text), "{text}");
         }

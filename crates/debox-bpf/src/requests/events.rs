@@ -18,6 +18,9 @@ const HEAD_BYTES: usize = 256;
 const REQUEST_PATH_MAX: usize = 120;
 pub(super) const NAME_WORDS: usize = 256 / 8;
 
+/// Of the longest event.
+const WORDS_MAX: usize = OFF_CPU_WORDS + NAME_WORDS;
+
 /// Flags of a connection.
 const SEEN_LATE: u64 = 1;
 const UNANSWERED: u64 = 2;
@@ -140,6 +143,35 @@ pub enum SleepFile {
     },
 }
 
+/// Calls that failed with the same error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedCall {
+    /// The number of the call.
+    pub call: u32,
+    /// As errno(3) numbers it.
+    pub error: i32,
+    /// How many.
+    pub count: u64,
+    /// The thread of the first.
+    pub thread: Thread,
+    /// The file of the first, if the call uses one.
+    pub file: Option<SleepFile>,
+}
+
+impl FailedCall {
+    /// An entry of the map: the call with the error in the lower half, and `struct failure`.
+    pub(super) fn of<const N: usize>((key, words): (u64, [u64; N])) -> FailedCall {
+        let first = RawOffCpu::of(&words[1..]);
+        FailedCall {
+            call: (key >> 32) as u32,
+            error: key as u32 as i32,
+            count: words[0],
+            thread: first.thread,
+            file: first.file,
+        }
+    }
+}
+
 /// A time that a thread was not on a CPU, without its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RawOffCpu {
@@ -166,11 +198,15 @@ pub(crate) enum RawEvent {
 impl RawEvent {
     /// `None` if the bytes are no event.
     pub fn of(bytes: &[u8]) -> Option<RawEvent> {
-        let words: Vec<u64> = (bytes.chunks_exact(8))
-            .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
-            .collect();
+        // Not a vector: there are hundreds of thousands per second.
+        let mut words = [0; WORDS_MAX];
+        let length = (bytes.len() / 8).min(WORDS_MAX);
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        let words = &words[..length];
         match (*words.first()?, words.len()) {
-            (EVENT_REQUEST, REQUEST_WORDS) => Some(RawEvent::Request(request(&words))),
+            (EVENT_REQUEST, REQUEST_WORDS) => Some(RawEvent::Request(request(words))),
             (EVENT_RESPONSE, RESPONSE_WORDS) => Some(RawEvent::Response(SeenResponse {
                 connection: words[1],
                 sequence: words[2],
@@ -192,7 +228,7 @@ impl RawEvent {
                 status: status(bytes.get(HEAD_WORDS * 8..)?)?,
             })),
             (EVENT_OFF_CPU, length) if length >= OFF_CPU_WORDS => {
-                Some(RawEvent::OffCpu(RawOffCpu::of(&words)))
+                Some(RawEvent::OffCpu(RawOffCpu::of(words)))
             }
             _ => None,
         }
@@ -380,6 +416,18 @@ mod tests {
             open("img/a.html")
         );
         assert_eq!(sleep(4, b"/\0\0\0\0\0\0\0").file, open("/"));
+    }
+
+    #[test]
+    fn failure_is_decoded_with_the_file_of_the_first() {
+        let mut words = [0; 1 + super::OFF_CPU_WORDS + super::NAME_WORDS];
+        (words[0], words[2], words[9]) = (12, 7 << 32 | 9, 4);
+        words[1 + super::OFF_CPU_WORDS] = u64::from_ne_bytes(*b"a.log\0/\0");
+        let failed = super::FailedCall::of((1 << 32 | 28, words));
+        assert_eq!((failed.call, failed.error, failed.count), (1, 28, 12));
+        assert_eq!(failed.thread, Thread { pid: 7, tid: 9 });
+        let (device, path) = ((0, 0), "/a.log".to_owned());
+        assert_eq!(failed.file, Some(SleepFile::Open { device, path }));
     }
 
     #[test]

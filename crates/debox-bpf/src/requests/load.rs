@@ -27,12 +27,13 @@ pub(super) const TRACEPOINTS: &[Tracepoint] = &[
     required("sent", "sock_send_length"),
     required("received", "sock_recv_length"),
     required("arrived", "sk_data_ready"),
-    optional(
-        "leave",
-        "sys_exit",
-        "when connections were accepted, and how many events a wakeup had, is not known",
-    ),
 ];
+
+/// The ends of calls: the only one of these that each call of each process pays for.
+pub(super) const CALLS: Tracepoint = required("leave", "sys_exit");
+
+/// What is not known without it.
+pub(super) const WITHOUT_CALLS: &str = "when connections were accepted, how many events a wakeup had, and which calls failed, is not known";
 
 /// The end of Unix sockets, if these are observed.
 pub(super) const UNIX: &[Tracepoint] = &[optional(

@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
-    ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
+    ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, WriteFlags,
 };
 use headway_os::ticks::monotonic_ns;
 
@@ -63,6 +63,16 @@ pub struct LateFilesystem {
 impl LateFilesystem {
     /// Mounts it with `disk` as the content of the file of that name.
     pub fn mount(disk: Vec<u8>) -> Result<LateFilesystem, String> {
+        LateFilesystem::mount_for(disk, SessionACL::Owner)
+    }
+
+    /// Mounts it without a disk, also for servers which run as another user.
+    #[allow(dead_code, reason = "not every test has such a server")]
+    pub fn mount_for_all() -> Result<LateFilesystem, String> {
+        LateFilesystem::mount_for(Vec::new(), SessionACL::All)
+    }
+
+    fn mount_for(disk: Vec<u8>, users: SessionACL) -> Result<LateFilesystem, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let state = Arc::new(Mutex::new(State {
             disk,
@@ -72,6 +82,7 @@ impl LateFilesystem {
         options.mount_options = vec![MountOption::FSName("headway-bed".to_owned())];
         // A request that is late must not hold up others.
         options.n_threads = Some(4);
+        options.acl = users;
         let server = Server(Arc::clone(&state));
         let session = fuser::spawn_mount(server, folder.path(), &options)
             .map_err(|error| format!("mounting a FUSE filesystem: {error}"))?;

@@ -176,8 +176,14 @@ fn connection_that_ended_in_the_queue_waited_there() {
 
 #[test]
 fn response_waits_for_its_client_until_it_is_acknowledged() {
+    // In a loop, and in a pool of threads.
+    waits_for_its_client(Label::EventWait);
+    waits_for_its_client(Label::Futex);
+}
+
+fn waits_for_its_client(label: Label) {
     let (mut timeline, mut names) = (Timeline::default(), FileNames::default());
-    let waits = off(READER, Label::EventWait, (500, 600, 600), None);
+    let waits = off(READER, label, (500, 600, 600), None);
     timeline.add(&waits, &mut names);
     let mut threads = Threads {
         timeline: &timeline,

@@ -120,6 +120,11 @@ impl Bed {
         self.observer.sample(halvings).expect("a map");
     }
 
+    /// Sees when connections are accepted, or not.
+    pub fn see_calls(&mut self, on: bool) {
+        self.observer.see_calls(on).expect("the kernel's part");
+    }
+
     /// Requests without an answer.
     pub fn waiting(&self) -> u64 {
         self.observer.waiting().expect("a map").0
