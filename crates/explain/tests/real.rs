@@ -212,7 +212,7 @@ fn joined(seen: &[Seen], clients: &[Client]) -> [(f64, f64); 3] {
 }
 
 impl Subject {
-    /// Prints a row of the table and checks it: of what was injected, at least this percentage has to be attributed.
+    /// Prints a row of the table and checks it: at least this share of what was injected has to be attributed.
     fn check(
         &self,
         fault: &str,
