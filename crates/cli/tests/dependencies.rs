@@ -153,7 +153,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("report", &["latency"]),
     ("counters", &["lab", "latency", "load", "os"]),
     ("trace", &["debox", "debox-bpf"]),
-    ("explain", &["debox", "debox-bpf", "os"]),
+    // Service inversion.
+    ("explain", &["debox", "debox-bpf", "latency", "os"]),
     ("log-reader", &["latency"]),
     ("debox", &["os"]),
     ("debox-c", &["debox", "debox-hook"]),
