@@ -92,18 +92,6 @@ struct {
     TYPE(value, u64);
 } ports SECTION(".maps");
 
-/*
- * By local port: whether a socket with it may be the server's. An array costs a fraction of a hash map, and
- * most sockets of the machine are others. Port 0 stands for Unix sockets, which have none.
- */
-#define PORTS_MAX 65536
-struct {
-    VALUE(type, MAP_ARRAY);
-    VALUE(max_entries, PORTS_MAX);
-    TYPE(key, u32);
-    TYPE(value, u8);
-} local_ports SECTION(".maps");
-
 /* Inodes of the server's Unix sockets which listen. */
 struct {
     VALUE(type, MAP_HASH);
@@ -131,24 +119,6 @@ struct {
     TYPE(key, u32);
     TYPE(value, struct activity);
 } activities SECTION(".maps");
-
-/* Ready events by call: how many calls returned 0, 1, 2 to 3, 4 to 7, … */
-#define READY_BUCKETS 16
-struct {
-    VALUE(type, MAP_PERCPU_ARRAY);
-    VALUE(max_entries, READY_BUCKETS);
-    TYPE(key, u32);
-    TYPE(value, u64);
-} ready SECTION(".maps");
-
-/* Turns of event loops by their length: from 2^N ns on. */
-#define TURN_BUCKETS 64
-struct {
-    VALUE(type, MAP_PERCPU_ARRAY);
-    VALUE(max_entries, TURN_BUCKETS);
-    TYPE(key, u32);
-    TYPE(value, u64);
-} turns SECTION(".maps");
 
 /*
  * By number: connections that are observed, and all that were established; which of them are left out (see
@@ -188,34 +158,7 @@ INLINE u64 control_of(u32 number) {
     return value ? *value : 0;
 }
 
-/*
- * Whether a connection is among those which are observed at a high rate: all of its requests, or none. The
- * number is the client's port as the socket has it, or what stands for one. A mask says which bits of its
- * hash count, in the upper half is their value.
- */
-INLINE int is_sampled(u32 number) {
-    u64 sample = control_of(SAMPLE);
-    u32 hash = number * 0x9e3779b1;
-    hash ^= hash >> 16;
-    return (hash & (u32)sample) == sample >> 32;
-}
-
-/* What stands for the port of the client of a Unix socket: the kernel's address of its end. */
-INLINE u32 number_of_unix(struct sock *sk) {
-    struct unix_sock *named = (void *)sk;
-    return HAS_FIELD(named, peer) ? (u64)FIELD(named, peer) >> 6 : 0;
-}
-
-/*
- * Whether a socket is worth a look. It has to be an argument of the tracepoint. Most are not, so this comes
- * first and is cheap.
- */
-INLINE int is_observed(struct sock *sk) {
-    u32 port = sk->__sk_common.skc_num;
-    u8 *known = map_lookup(&local_ports, &port);
-    if (!known || !*known) return 0;
-    return is_sampled(port ? sk->__sk_common.skc_dport : number_of_unix(sk));
-}
+#include "sampling.h"
 
 INLINE int is_tcp(struct sock *sk) {
     u16 family = FIELD(sk, __sk_common.skc_family);
@@ -306,8 +249,7 @@ INLINE struct connection *connection_of(struct sock *sk) {
     return connection;
 }
 
-/* Whether the accept of the connection was not seen, so that the phases of its first request are not known.
- */
+/* The accept was not seen, so the phases of the first request are not known. */
 INLINE int is_left_out(struct connection *connection) {
     return connection->flags & FIRST_UNKNOWN && !connection->sequence;
 }
@@ -550,44 +492,9 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     return 0;
 }
 
-INLINE void count_ready(s64 events) {
-    u32 bucket = 0;
-    for (; bucket < READY_BUCKETS - 1 && events >> bucket; bucket++) {
-    }
-    u64 *count = map_lookup(&ready, &bucket);
-    if (count) *count += 1;
-}
-
-INLINE u32 log2_of(u64 value) {
-    u32 bits = 0;
-    if (value >> 32) value >>= 32, bits += 32;
-    if (value >> 16) value >>= 16, bits += 16;
-    if (value >> 8) value >>= 8, bits += 8;
-    if (value >> 4) value >>= 4, bits += 4;
-    if (value >> 2) value >>= 2, bits += 2;
-    return bits + (u32)(value >> 1);
-}
-
-/*
- * A wait for events returns. The turn before it took the time since the wait before, but for the sleep in
- * this one: what became ready meanwhile was late by up to that.
- */
-INLINE void end_turn(u64 task) {
-    struct activity *activity = activity_of(task);
-    if (!activity) return;
-    u64 now = now_ns();
-    if (activity->turn_ns > control_of(CALLS_SINCE) && now > activity->turn_ns + activity->idle_ns) {
-        u32 bucket = log2_of(now - activity->turn_ns - activity->idle_ns) & (TURN_BUCKETS - 1);
-        u64 *count = map_lookup(&turns, &bucket);
-        if (count) *count += 1;
-    }
-    activity->connection = 0;
-    activity->turn_ns = now;
-    activity->idle_ns = 0;
-}
-
 #include "call.h"
 #include "failures.h"
+#include "turns.h"
 
 /* A call by x86's 32-bit entry has a number of another table. */
 INLINE int is_compat(void) {

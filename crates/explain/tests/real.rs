@@ -33,6 +33,12 @@ const REQUESTS: usize = 6;
 struct Subject {
     test: &'static str,
     server: Running,
+    kind: Kind,
+}
+
+/// How a server works.
+#[derive(Clone, Copy)]
+struct Kind {
     /// One thread serves all clients, and a client that comes meanwhile waits.
     has_one_thread: bool,
     /// `/lock` waits for the lock of that file.
@@ -370,7 +376,7 @@ impl Subject {
         let attributed_ns = time_of(&report, |cause| cause.doing == "runnable");
         let both = joined(&seen, &[client]);
         // Between two requests a thread may wait, too, and so may threads which no request needs.
-        let least_percent = if self.has_one_thread { 70 } else { 0 };
+        let least_percent = if self.kind.has_one_thread { 70 } else { 0 };
         let figures = (waited_ns, attributed_ns, least_percent);
         self.check("CPU", &report, figures, Some([both[2]; 3]));
         Some(())
@@ -415,10 +421,10 @@ impl Subject {
         self.undelayed()?;
         self.late_files(site)?;
         self.slow_client()?;
-        if self.can_lock {
+        if self.kind.can_lock {
             self.lock(site)?;
         }
-        if self.has_one_thread {
+        if self.kind.has_one_thread {
             self.full_queue(site)?;
         }
         self.hog()
@@ -477,104 +483,56 @@ fn run_queue_wait_ns(pid: u32) -> u64 {
     threads(pid).into_iter().filter_map(of_thread).sum()
 }
 
+/// Starts a server that serves a folder, and injects all delays.
+fn truth_of(
+    test: &'static str,
+    start: impl FnOnce(&str, &Path) -> Option<Running>,
+    (has_one_thread, can_lock): (bool, bool),
+) {
+    let Some(site) = Site::new(test) else { return };
+    let Some(server) = start(test, site.path()) else {
+        return;
+    };
+    let kind = Kind {
+        has_one_thread,
+        can_lock,
+    };
+    let subject = Subject { test, server, kind };
+    let _ = subject.all(&site);
+}
+
 /// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_nginx() {
-    let test = "truth_of_nginx";
-    let Some(site) = Site::new(test) else { return };
-    let Some(server) = nginx_of(test, site.path()) else {
-        return;
-    };
-    let subject = Subject {
-        test,
-        server,
-        has_one_thread: true,
-        can_lock: false,
-    };
-    let _ = subject.all(&site);
+    truth_of("truth_of_nginx", nginx_of, (true, false));
 }
 
 /// Needs: the program apache2: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_apache_event() {
-    let test = "truth_of_apache_event";
-    let Some(site) = Site::new(test) else { return };
-    let Some(server) = apache_event(test, site.path()) else {
-        return;
-    };
-    let subject = Subject {
-        test,
-        server,
-        has_one_thread: false,
-        can_lock: false,
-    };
-    let _ = subject.all(&site);
+    truth_of("truth_of_apache_event", apache_event, (false, false));
 }
 
 /// Needs: the program lighttpd: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_lighttpd() {
-    let test = "truth_of_lighttpd";
-    let Some(site) = Site::new(test) else { return };
-    let Some(server) = lighttpd(test, site.path()) else {
-        return;
-    };
-    let subject = Subject {
-        test,
-        server,
-        has_one_thread: true,
-        can_lock: false,
-    };
-    let _ = subject.all(&site);
+    truth_of("truth_of_lighttpd", lighttpd, (true, false));
 }
 
 /// Needs: the program node; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_node() {
-    let test = "truth_of_node";
-    let Some(site) = Site::new(test) else { return };
-    let Some(server) = node_of(test, site.path()) else {
-        return;
-    };
-    let subject = Subject {
-        test,
-        server,
-        has_one_thread: true,
-        can_lock: false,
-    };
-    let _ = subject.all(&site);
+    truth_of("truth_of_node", node_of, (true, false));
 }
 
 /// Needs: the program python3: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_python() {
-    let test = "truth_of_python";
-    let Some(site) = Site::new(test) else { return };
-    let Some(server) = python_of(test, site.path()) else {
-        return;
-    };
-    let subject = Subject {
-        test,
-        server,
-        has_one_thread: true,
-        can_lock: true,
-    };
-    let _ = subject.all(&site);
+    truth_of("truth_of_python", python_of, (true, true));
 }
 
 /// Needs: the program go; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_go() {
-    let test = "truth_of_go";
-    let Some(site) = Site::new(test) else { return };
-    let Some(server) = go(test, site.path()) else {
-        return;
-    };
-    let subject = Subject {
-        test,
-        server,
-        has_one_thread: false,
-        can_lock: true,
-    };
-    let _ = subject.all(&site);
+    truth_of("truth_of_go", go, (false, true));
 }

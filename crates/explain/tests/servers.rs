@@ -143,46 +143,40 @@ fn nginx_file(
 
 /// Prefork with two processes.
 pub fn apache(test: &str) -> Option<Running> {
-    let modules = Path::new("/usr/lib/apache2/modules");
     let (program, folder) = found(test, &["apache2"])?;
-    if !modules.join("mod_mpm_prefork.so").exists() {
+    written(&folder, "f1", "hello");
+    let root = folder.path().to_owned();
+    let more = "StartServers 2\nMinSpareServers 1\nMaxSpareServers 2\nServerLimit 2\nMaxRequestWorkers 2\nKeepAliveTimeout 5\n";
+    apache_with(test, (program, folder), "prefork", (&root, more))
+}
+
+/// The event MPM with one process, which serves a folder.
+pub fn apache_event(test: &str, root: &Path) -> Option<Running> {
+    let found = found(test, &["apache2"])?;
+    let more = "StartServers 1\nServerLimit 1\nThreadsPerChild 8\nMinSpareThreads 1\nMaxSpareThreads 8\n\
+                MaxRequestWorkers 8\nKeepAliveTimeout 60\nMaxKeepAliveRequests 0\nEnableSendfile On\n";
+    apache_with(test, found, "event", (root, more))
+}
+
+fn apache_with(
+    test: &str,
+    (program, folder): (std::path::PathBuf, tempfile::TempDir),
+    mpm: &str,
+    (root, more): (&Path, &str),
+) -> Option<Running> {
+    let modules = Path::new("/usr/lib/apache2/modules");
+    if !modules.join(format!("mod_mpm_{mpm}.so")).exists() {
         skip(test, "the modules of the program apache2");
         return None;
     }
     let (here, port) = (folder.path().display(), free_port());
     let text = format!(
         "ServerRoot {here}\nPidFile {here}/pid\nErrorLog {here}/error.log\nDefaultRuntimeDir {here}\nServerName localhost\n\
-         LoadModule mpm_prefork_module {0}/mod_mpm_prefork.so\n\
+         LoadModule mpm_{mpm}_module {0}/mod_mpm_{mpm}.so\n\
          LoadModule authz_core_module {0}/mod_authz_core.so\n\
-         Listen 127.0.0.1:{port}\nUser www-data\nGroup www-data\nDocumentRoot {here}\n\
-         StartServers 2\nMinSpareServers 1\nMaxSpareServers 2\nServerLimit 2\nMaxRequestWorkers 2\n\
-         KeepAlive On\nKeepAliveTimeout 5\n",
-        modules.display()
-    );
-    let file = written(&folder, "apache.conf", &text);
-    written(&folder, "f1", "hello");
-    let arguments = ["-D", "FOREGROUND", "-f", &file];
-    let server = Running::start(&program, &arguments, port, folder);
-    Some(server.once_it_listens())
-}
-
-/// The event MPM with one process, which serves a folder.
-pub fn apache_event(test: &str, root: &Path) -> Option<Running> {
-    let modules = Path::new("/usr/lib/apache2/modules");
-    let (program, folder) = found(test, &["apache2"])?;
-    if !modules.join("mod_mpm_event.so").exists() {
-        skip(test, "the modules of the program apache2");
-        return None;
-    }
-    let (here, port, root) = (folder.path().display(), free_port(), root.display());
-    let text = format!(
-        "ServerRoot {here}\nPidFile {here}/pid\nErrorLog {here}/error.log\nDefaultRuntimeDir {here}\nServerName localhost\n\
-         LoadModule mpm_event_module {0}/mod_mpm_event.so\n\
-         LoadModule authz_core_module {0}/mod_authz_core.so\n\
-         Listen 127.0.0.1:{port}\nUser www-data\nGroup www-data\nDocumentRoot {root}\n\
-         StartServers 1\nServerLimit 1\nThreadsPerChild 8\nMinSpareThreads 1\nMaxSpareThreads 8\n\
-         MaxRequestWorkers 8\nKeepAlive On\nKeepAliveTimeout 60\nMaxKeepAliveRequests 0\nEnableSendfile On\n",
-        modules.display()
+         Listen 127.0.0.1:{port}\nUser www-data\nGroup www-data\nDocumentRoot {root}\nKeepAlive On\n{more}",
+        modules.display(),
+        root = root.display(),
     );
     let file = written(&folder, "apache.conf", &text);
     let arguments = ["-D", "FOREGROUND", "-f", &file];

@@ -273,8 +273,8 @@ impl Gateway {
     }
 }
 
-/// Acknowledges what has come of a response that is not complete. The kernel delays this by up to 40 ms. php-fpm does not set
-/// TCP_NODELAY, and keeps back the last small part of its response until then (Nagle's algorithm).
+/// Acknowledges what has come of a response that is not complete. The kernel delays this by up to 40 ms. Without
+/// `TCP_NODELAY`, as php-fpm has it, an upstream keeps back the last small part until then (Nagle's algorithm).
 fn acknowledge(context: &LoopContext, exchange: &Exchange) {
     if let Some(upstream) = &exchange.upstream
         && upstream.conn.is_tcp
