@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use headway_test_support::{WAIT_MAX, find_program, skip, wait_until};
+use headway_test_support::{WAIT_MAX, build_go, find_program, skip, wait_until};
 
 fn bindings(language: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -269,26 +269,11 @@ fn asyncio_loop_is_not_watched_and_the_error_says_why_when_the_library_or_its_se
 #[test]
 fn go_loop_names_the_call_that_blocks_it_without_cgo() {
     let test = "go_loop_names_the_call_that_blocks_it_without_cgo";
-    let Some(go) = find_program("go")
-        .or_else(|| Some(PathBuf::from("/usr/local/go/bin/go")).filter(|go| go.exists()))
-    else {
-        return skip(test, "the program go");
-    };
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("loop");
-    let output = Command::new(&go)
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("./examples/loop")
-        .current_dir(bindings("go"))
-        .envs([
-            ("CGO_ENABLED", "0"),
-            ("GOPROXY", "off"),
-            ("GOTOOLCHAIN", "local"),
-            ("GOFLAGS", ""),
-        ])
-        .output()
-        .expect("go runs");
+    let Some(output) = build_go(&bindings("go"), "./examples/loop", &program) else {
+        return skip(test, "the program go");
+    };
     let errors = String::from_utf8_lossy(&output.stderr);
     if errors.contains("requires go >=") {
         return skip(test, "go 1.21 or later");

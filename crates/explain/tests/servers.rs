@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use headway_test_support::{find_program, skip, wait_until};
+use headway_test_support::{build_go, find_program, skip, wait_until};
 
 /// A server, which ends with this.
 pub struct Running {
@@ -200,27 +200,13 @@ pub fn lighttpd(test: &str, root: &Path) -> Option<Running> {
 
 /// Compiles `bed/files.go`.
 pub fn go(test: &str, root: &Path) -> Option<Running> {
-    let compiler = find_program("go").or_else(|| Some("/usr/local/go/bin/go".into()));
-    let Some(compiler) = compiler.filter(|path| path.exists()) else {
-        skip(test, "the program go");
-        return None;
-    };
     let folder = tempfile::tempdir().expect("a folder");
     written(&folder, "files.go", include_str!("bed/files.go"));
     let program = folder.path().join("files");
-    let output = Command::new(compiler)
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("files.go")
-        .current_dir(folder.path())
-        .envs([
-            ("CGO_ENABLED", "0"),
-            ("GOPROXY", "off"),
-            ("GOTOOLCHAIN", "local"),
-            ("GOFLAGS", ""),
-        ])
-        .output()
-        .expect("go runs");
+    let Some(output) = build_go(folder.path(), "files.go", &program) else {
+        skip(test, "the program go");
+        return None;
+    };
     assert!(
         output.status.success(),
         "{}",

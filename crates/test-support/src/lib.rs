@@ -12,6 +12,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -58,7 +59,22 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The same, or where `go install` puts it.
+/// Builds a package of Go in a folder, without cgo and without the network. `None` if there is no Go.
+pub fn build_go(folder: &Path, package: &str, program: &Path) -> Option<Output> {
+    let of_go = || Some(PathBuf::from("/usr/local/go/bin/go")).filter(|go| go.exists());
+    let go = find_program("go").or_else(of_go)?;
+    let mut command = Command::new(go);
+    command.args(["build", "-o"]).arg(program).arg(package);
+    command.current_dir(folder).envs([
+        ("CGO_ENABLED", "0"),
+        ("GOPROXY", "off"),
+        ("GOTOOLCHAIN", "local"),
+        ("GOFLAGS", ""),
+    ]);
+    Some(command.output().expect("go runs"))
+}
+
+/// The same as [`find_program`], or where `go install` puts it.
 pub fn find_go_program(name: &str) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let of_go = home.map(|home| home.join("go/bin").join(name));

@@ -7,6 +7,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
+/// Runs commands at the same time, which have to succeed.
+pub fn together(commands: impl IntoIterator<Item = Command>) {
+    let start = |mut command: Command| {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let children: Vec<_> = commands.into_iter().map(start).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{err}");
+    }
+}
+
 #[test]
 fn clients_that_share_a_load_make_one_run() {
     let directory = tempfile::tempdir().unwrap();
@@ -16,26 +30,12 @@ fn clients_that_share_a_load_make_one_run() {
     let at = (now.unwrap().as_secs_f64() + 5.0).to_string();
     let start = |agent: &str, run: &str| {
         let mut command = serving::headway();
-        command.args([
-            "load",
-            &server.url,
-            "--rate",
-            "200",
-            "-d",
-            "3s",
-            "--warmup",
-            "0",
-        ]);
-        command.args(["-c", "5", "--agent", agent, "-o", &file(run)]);
-        command.args(["--start-at", &at]);
-        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        command.args(["load", &server.url, "-c", "5", "--agent", agent]);
+        command.args("--rate 200 -d 3s --warmup 0".split(' '));
+        command.args(["-o", &file(run), "--start-at", &at]);
+        command
     };
-    for child in [start("0/2", "a"), start("1/2", "b")] {
-        let output = child.wait_with_output().unwrap();
-        let err = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{err}");
-    }
+    together([start("0/2", "a"), start("1/2", "b")]);
     let (code, out, err) = headway(&["merge", &file("b"), &file("a"), "-o", &file("all")]);
     assert_eq!(code, 0, "{err}");
     assert!(
@@ -97,20 +97,12 @@ fn agents_that_meet_begin_together_and_their_clocks_are_put_right() {
         command.args(["load", &server.url]).args(load);
         command.args(["--agent", agent, "--meet", &address, "-o", &file(run)]);
         command.env("HEADWAY_CLOCK_SKEW_MS", skew_ms);
-        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        command
     };
     // Five minutes apart, the runs would not be of the same time.
     let skews_ms = [("a", 0), ("b", 300_000), ("c", -300_000)];
     let started = skews_ms.iter().zip(["0/3", "1/3", "2/3"]);
-    let agents: Vec<_> = started
-        .map(|((run, skew_ms), agent)| start(agent, run, &skew_ms.to_string()))
-        .collect();
-    for child in agents {
-        let output = child.wait_with_output().unwrap();
-        let err = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{err}");
-    }
+    together(started.map(|((run, skew_ms), agent)| start(agent, run, &skew_ms.to_string())));
     for (run, skew_ms) in skews_ms {
         let clock = &read_json(&directory.path().join(run).join("run.json"))["clock"];
         let (offset_ns, error_ns) = (clock["offset_ns"].as_i64(), clock["error_ns"].as_i64());

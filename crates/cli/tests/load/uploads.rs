@@ -1,11 +1,12 @@
 //! Runs in storage that speaks S3: sent by `load` and `upload`, and merged from there.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::SystemTime;
 
 use headway_latency::Run;
 use headway_test_support::skip;
 
+use super::agents::together;
 use super::responding::{GOOD, Responding};
 use super::{finished, read_json, serving};
 use storage_server::{Fault, Proxy, Server};
@@ -47,26 +48,12 @@ fn runs_of_agents_are_merged_out_of_storage() {
     let at = (now.unwrap().as_secs_f64() + 5.0).to_string();
     let start = |agent: &str, run: &str| {
         let mut command = headway(&storage, &proxy.url);
-        command.args([
-            "load",
-            &server.url,
-            "--rate",
-            "200",
-            "-d",
-            "2s",
-            "--warmup",
-            "0",
-        ]);
-        command.args(["--agent", agent, "--start-at", &at, "-o", &file(run)]);
-        command.args(["--upload", "s3://runs/monday"]);
-        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        command.args(["load", &server.url, "--agent", agent, "--start-at", &at]);
+        command.args("--rate 200 -d 2s --warmup 0".split(' '));
+        command.args(["-o", &file(run), "--upload", "s3://runs/monday"]);
+        command
     };
-    for child in [start("0/2", "a"), start("1/2", "b")] {
-        let output = child.wait_with_output().unwrap();
-        let err = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{err}");
-    }
+    together([start("0/2", "a"), start("1/2", "b")]);
     assert_eq!(proxy.left(), 0, "a connection was cut");
     let mut merge = headway(&storage, &storage.url);
     let (code, out, err) = finished(
