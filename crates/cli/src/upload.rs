@@ -47,8 +47,7 @@ pub struct Arguments {
 pub struct UploadOptions {
     /// Send the directory of --output to storage that speaks S3: s3://BUCKET/PREFIX
     ///
-    /// It is sent at the end, as `headway upload` does it. The storage is asked before, so that a mistake is found in
-    /// time.
+    /// It is sent at the end of the run. The storage is checked before the run starts.
     #[arg(
         long,
         value_name = "URL",

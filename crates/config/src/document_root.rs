@@ -7,7 +7,7 @@ use headway_os::answer::Answer;
 
 use super::hosts::lasting_path;
 
-/// What is wrong with a file about which nothing is known.
+/// The message for a file whose file system has not answered.
 pub(super) const SILENT: &str = "its file system does not answer";
 /// Each question gets this time, also after others have used up all of it.
 const WAIT_MIN: Duration = Duration::from_millis(250);

@@ -77,7 +77,7 @@ table! {
         /// How often names of upstreams are resolved again; 0 means never.
         ///
         /// If their addresses have changed, new workers take over, as in a reload. The resolver of the system
-        /// does not tell how long an address is valid (TTL), so choose an interval as short.
+        /// does not tell how long an address is valid (TTL). Choose an interval that is not longer.
         resolve_interval: Millis, Serving, "30s", "\"5s\"";
         /// User of all processes but the master, if root starts the server: NAME or NAME:GROUP.
         ///

@@ -328,9 +328,9 @@ impl RequestObserver {
         self.calls.is_some() && !self.heads && !self.sees_unix
     }
 
-    /// Sees the ends of calls, or not. Each call of the system pays for that. Without them, nothing is known of when
-    /// connections are accepted, so of those which come meanwhile the first request is left out; and nothing of ready
-    /// events, turns of loops and failed calls.
+    /// Sees the ends of calls, or not. They cost each call of the system some time. Without them it is not known when
+    /// connections are accepted, so the first request of a new connection is left out. Ready events, turns of loops and
+    /// failed calls are not known either.
     ///
     /// # Errors
     ///
@@ -350,7 +350,7 @@ impl RequestObserver {
         }
     }
 
-    /// Forgets connections which have not been accepted: that will not be seen.
+    /// Forgets connections that are not accepted yet: their accept will not be seen.
     fn forget_unaccepted(&mut self) -> Result<(), AttachError> {
         let mut connections: HashMap<_, u64, [u64; CONNECTION_WORDS]> =
             HashMap::try_from(self.map_mut("connections")).map_err(load_error)?;

@@ -65,7 +65,7 @@ impl Sleeps {
     }
 }
 
-/// Turns of event loops: the time between two waits for events, by which what became ready meanwhile was late.
+/// Turns of event loops: the time between two waits for events. What becomes ready meanwhile waits up to this time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LoopTurns {
     /// How many.

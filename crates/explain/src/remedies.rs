@@ -127,8 +127,8 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
              disk works."
         }
         (Problem::AccessTime, _) => {
-            "mount the file system with `noatime`: to read a file writes the time of the access, which waits for the \
-             journal."
+            "mount the file system with `noatime`: each read of a file also writes its access time, and that \
+             waits for the journal."
         }
         (Problem::Log, Kind::Nginx) => {
             "set `access_log PATH FORMAT buffer=64k flush=1s`, or move the log to another disk: the worker sleeps when \
@@ -243,7 +243,7 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
         }
         (Problem::FullDisk, _) => "free space or move the file: what was to be written is lost.",
         (Problem::Descriptors, Kind::Nginx) => {
-            "raise `worker_rlimit_nofile`, to twice `worker_connections` at least: without a descriptor nginx accepts \
+            "raise `worker_rlimit_nofile` to at least twice `worker_connections`: without a descriptor nginx accepts \
              no connection for half a second."
         }
         (Problem::Descriptors, _) => {

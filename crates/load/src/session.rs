@@ -41,7 +41,7 @@ use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use live::{LiveSeries, Lost};
 use observer::Watched;
-use progress::{LoopStates, ProgressThread, Shower, ViewMaker};
+use progress::{LoopStates, ProgressThread, ShowAs, ViewMaker};
 use recorder::Writer;
 use rows::{RowSink, Rows};
 
@@ -328,8 +328,8 @@ impl Prepared {
         states: &LoopStates,
     ) -> Result<Option<ProgressThread>, SessionError> {
         let shower = match (&around.view, &around.progress) {
-            (Some(view), _) => Shower::View(view.make().map_err(SessionError::View)?),
-            (None, Some(word)) => Shower::Line(word.clone()),
+            (Some(view), _) => ShowAs::View(view.make().map_err(SessionError::View)?),
+            (None, Some(word)) => ShowAs::Line(word.clone()),
             (None, None) => return Ok(None),
         };
         let thread = ProgressThread::start(shower, &self.plan, states);

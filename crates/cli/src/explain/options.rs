@@ -60,7 +60,7 @@ pub struct Arguments {
     pub paths: bool,
     /// Observe every connection, whatever the rate
     ///
-    /// Otherwise only some are observed from about 5,000 requests per second on, which costs the server less.
+    /// Without it, only some are observed from about 5,000 requests per second on. This costs the server less.
     #[arg(long)]
     pub every_request: bool,
     /// Exit with 3 if a condition is true, such as 'blocked_share(p99) > 0.2' or 'p99 > 50ms'

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Events of requests per second from which on fewer connections are observed. A request has two.
 const EVENTS_PER_S_MAX: f64 = 10_000.0;
 
-/// Connections are rare if there are fewer new ones than one in this many requests. Then the p99 does not depend on
+/// New connections are rare if fewer than one of this number of requests opens one. Then the p99 does not depend on
 /// them.
 const RARE: f64 = 1000.0;
 
@@ -18,7 +18,7 @@ const HALVINGS_MAX: u32 = 12;
 
 /// The share of connections that is observed.
 pub struct Sampling {
-    /// Whether it is all of them, whatever that costs.
+    /// Every connection is observed (`--every-request`).
     every: bool,
     /// One in two to this power.
     pub halvings: u32,

@@ -1,8 +1,8 @@
 //! `load --live full`: a view of the run in the terminal, while it goes on.
 //!
-//! It draws on standard error, as the progress line does, twice per second. Keys are not shown; Ctrl-C is still a
-//! signal, since the run has to end as it does without a view. What it says of the client is provisional: the verdict
-//! comes at the end, from more.
+//! It draws on standard error, as the progress line does, twice per second. Typed keys are not shown. Ctrl-C ends
+//! the run, as without a view. The verdict on the client is provisional. The final one comes at the end of the run and
+//! uses more data.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Stderr};
@@ -24,8 +24,8 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use crate::Failure;
 
-/// Moments that a course has: a minute.
-const MOMENTS: usize = 120;
+/// Values of a sparkline: one minute.
+const VALUES: usize = 120;
 /// The longest bar of the histogram.
 const BAR_WIDTH: usize = 40;
 /// An open loop of which fewer requests start is not the load that was wanted.
@@ -38,7 +38,7 @@ enum Live {
     Off,
     /// A line
     Line,
-    /// Rate, latencies, errors and their course
+    /// Rate, latencies and errors, now and over the last minute
     Full,
 }
 
@@ -69,7 +69,7 @@ impl LiveOptions {
                     return Err(Failure::Usage(text.to_owned()));
                 }
                 around.view = Some(ViewMaker::new(move || {
-                    Ok(Box::new(Screen::open(Course::new(title.clone()))?))
+                    Ok(Box::new(Screen::open(History::new(title.clone()))?))
                 }));
             }
         }
@@ -81,11 +81,11 @@ impl LiveOptions {
 struct Screen {
     terminal: Terminal<CrosstermBackend<Stderr>>,
     before: Option<Termios>,
-    course: Course,
+    history: History,
 }
 
 impl Screen {
-    fn open(course: Course) -> io::Result<Screen> {
+    fn open(history: History) -> io::Result<Screen> {
         let before = tcgetattr(io::stderr()).ok();
         if let Some(before) = &before {
             let mut quiet = before.clone();
@@ -104,15 +104,15 @@ impl Screen {
                 TerminalOptions { viewport },
             )?,
             before,
-            course,
+            history,
         })
     }
 }
 
 impl View for Screen {
     fn show(&mut self, progress: &Progress) {
-        self.course.take(progress);
-        let lines = self.course.lines(progress);
+        self.history.take(progress);
+        let lines = self.history.lines(progress);
         // A terminal that is gone shows nothing.
         let _ = self.terminal.draw(|frame| draw(frame, &lines));
     }
@@ -133,7 +133,7 @@ fn draw(frame: &mut Frame<'_>, lines: &[String]) {
 }
 
 /// What was seen so far.
-struct Course {
+struct History {
     title: String,
     before: Progress,
     /// Requests per second, and the 99th percentile in microseconds, of each half second.
@@ -145,9 +145,9 @@ struct Course {
     all: Histogram,
 }
 
-impl Course {
-    fn new(title: String) -> Course {
-        Course {
+impl History {
+    fn new(title: String) -> History {
+        History {
             title,
             before: Progress::default(),
             rates: VecDeque::new(),
@@ -209,8 +209,8 @@ impl Course {
             format!("  now       {}", figures(&now.latencies)),
             format!("  measured  {}", figures(&self.all)),
             String::new(),
-            format!("  rate       {}", course(&self.rates)),
-            format!("  p99        {}", course(&self.p99s_us)),
+            format!("  rate       {}", sparkline(&self.rates)),
+            format!("  p99        {}", sparkline(&self.p99s_us)),
             String::new(),
         ];
         let all = self.all.count().max(1) as f64;
@@ -244,11 +244,11 @@ impl Course {
     }
 }
 
-fn push(course: &mut VecDeque<f64>, value: f64) {
-    if course.len() == MOMENTS {
-        course.pop_front();
+fn push(values: &mut VecDeque<f64>, value: f64) {
+    if values.len() == VALUES {
+        values.pop_front();
     }
-    course.push_back(value);
+    values.push_back(value);
 }
 
 fn figures(of: &Histogram) -> String {
@@ -267,8 +267,8 @@ fn figures(of: &Histogram) -> String {
     shown.concat()
 }
 
-/// A course as one line, with the largest value full. The newest is at the right.
-fn course(values: &VecDeque<f64>) -> String {
+/// A sparkline. The largest value has full height. The newest is at the right.
+fn sparkline(values: &VecDeque<f64>) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let largest = values.iter().copied().fold(0.0, f64::max);
     let level = |value: &f64| match largest > 0.0 {
@@ -301,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn view_has_rates_latencies_errors_their_course_and_a_histogram() {
-        let mut seen = Course::new("http://127.0.0.1/".to_owned());
+    fn view_has_rates_latencies_errors_sparklines_and_a_histogram() {
+        let mut seen = History::new("http://127.0.0.1/".to_owned());
         seen.take(&progress(0.5, 100, 150_000));
         let last = progress(1.0, 150, 1_500_000);
         seen.take(&last);
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn client_is_said_to_be_invalid_when_rows_are_lost() {
-        let seen = Course::new(String::new());
+        let seen = History::new(String::new());
         let said = |progress: &Progress| seen.client(progress);
         let mut now = Progress::default();
         assert_eq!(said(&now), "no sign so far that it is the bottleneck");

@@ -68,7 +68,7 @@ fn receiver(protocol: MetricsProtocol, url: &str) -> Result<SeriesOutput, String
     let authority = parsed.as_ref().and_then(Uri::authority);
     let url = match (scheme, authority) {
         (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
-            return Err("a name and a password in the URL are not possible".to_owned());
+            return Err("the URL may not have a user name or a password".to_owned());
         }
         (Some("http" | "https"), Some(_)) => url,
         _ => {

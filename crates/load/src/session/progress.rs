@@ -78,7 +78,7 @@ impl fmt::Debug for ViewMaker {
 }
 
 /// What is shown.
-pub(super) enum Shower {
+pub(super) enum ShowAs {
     /// A line, with a word before it.
     Line(String),
     View(Box<dyn View>),
@@ -159,7 +159,7 @@ pub(super) struct ProgressThread {
 impl ProgressThread {
     /// Begins to show a run.
     pub(super) fn start(
-        shower: Shower,
+        shower: ShowAs,
         plan: &Plan,
         states: &LoopStates,
     ) -> io::Result<ProgressThread> {
@@ -174,11 +174,11 @@ impl ProgressThread {
                 while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                     let (now, latencies) = (states.snapshot(), seen.take());
                     match &mut shower {
-                        Shower::Line(word) => show(&course.line(word, now, &latencies)),
-                        Shower::View(view) => view.show(&course.progress(now, latencies)),
+                        ShowAs::Line(word) => show(&course.line(word, now, &latencies)),
+                        ShowAs::View(view) => view.show(&course.progress(now, latencies)),
                     }
                 }
-                if let Shower::Line(_) = shower {
+                if let ShowAs::Line(_) = shower {
                     show("");
                 }
             })?;

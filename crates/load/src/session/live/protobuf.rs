@@ -37,7 +37,7 @@ pub(super) fn packed(out: &mut Vec<u8>, field: u64, values: impl Iterator<Item =
     bytes(out, field, &values);
 }
 
-/// Only a number, as before a block of Snappy.
+/// A number alone. One is before each block of Snappy.
 pub(super) fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
