@@ -30,8 +30,9 @@ impl FromStr for Location {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Location, String> {
-        let wrong = || format!("{text} is not a place in a bucket: s3://BUCKET/PREFIX");
-        let rest = text.strip_prefix("s3://").ok_or_else(wrong)?;
+        let rest = text
+            .strip_prefix("s3://")
+            .ok_or("write s3://BUCKET/PREFIX")?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let is_of_bucket = |character: char| {
             character.is_ascii_lowercase()
@@ -39,7 +40,10 @@ impl FromStr for Location {
                 || ".-_".contains(character)
         };
         if bucket.len() < 3 || !bucket.chars().all(is_of_bucket) {
-            return Err(wrong());
+            return Err(format!(
+                "the bucket is `{bucket}`, but a name has at least three characters: a-z, 0-9, `.`, `-` and `_`; write \
+                 s3://BUCKET/PREFIX"
+            ));
         }
         Ok(Location {
             bucket: bucket.to_owned(),
@@ -68,18 +72,19 @@ mod tests {
             let location: Location = text.parse().unwrap();
             assert_eq!((&*location.bucket, &*location.key("x")), (bucket, key));
         }
-        for text in [
-            "s3:/abc/d",
-            "s3://",
-            "s3://ab",
-            "s3://a?c/d",
-            "https://abc/d",
-            "s3:///abc",
+        for text in ["s3:/abc/d", "https://abc/d"] {
+            let error = text.parse::<Location>().unwrap_err();
+            assert_eq!(error, "write s3://BUCKET/PREFIX");
+        }
+        for (text, bucket) in [
+            ("s3://", ""),
+            ("s3://ab", "ab"),
+            ("s3://a?c/d", "a?c"),
+            ("s3:///abc", ""),
         ] {
-            assert!(
-                text.parse::<Location>().unwrap_err().contains("BUCKET"),
-                "{text}"
-            );
+            let error = text.parse::<Location>().unwrap_err();
+            let named = format!("the bucket is `{bucket}`, but ");
+            assert!(error.starts_with(&named), "{error}");
         }
     }
 }
