@@ -1,5 +1,5 @@
 # Thin on purpose: each target says what it does and calls a script that can be run without make.
-.PHONY: help demo check test bench lint fuzz docs install package
+.PHONY: help demo check test bench lint fuzz docs install package dist
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -34,3 +34,5 @@ install: ## build a release (or take BUILT=DIR) and install it with man pages an
 
 package: ## make a Debian package, an RPM, a container image and a tarball in target/package, with checksums and a bill of materials
 	@scripts/package
+
+dist: package ## another name of package

@@ -98,7 +98,7 @@ families! {
     "Loop" {
         BLOCKED Counter "headway_loop_blocked_total" [call resource site] "Times that an event loop slept outside its event wait, by system call, resource and kernel function.";
         BLOCKED_SECONDS Counter "headway_loop_blocked_seconds_total" [call resource site] "Time that event loops slept outside their event wait, by system call, resource and kernel function.";
-        LONGEST_TURN Gauge "headway_loop_longest_turn_seconds" [stage] "Time that each stage took in the longest turn of an event loop so far. The sum of the stages is that turn.";
+        LONGEST_TURN Gauge "headway_loop_longest_turn_seconds" [worker stage] "Time that each stage took in the longest turn of the worker's event loop so far. The sum of the stages is that turn.";
         WAITS Counter "headway_loop_waits_total" [] "Times that an event loop slept in its event wait.";
         WAIT_SECONDS Counter "headway_loop_wait_seconds_total" [] "Time that event loops slept in their event wait.";
         PREEMPTIONS Counter "headway_loop_preemptions_total" [] "Times that the kernel preempted an event loop.";
@@ -188,6 +188,12 @@ pub fn full_name(family: &str, key: &str, kind: MetricType) -> String {
     format!("headway_{family}{unit}{total}")
 }
 
+/// Whether a histogram of [`Counters`] has a series for each worker. The tail of one loop must not hide
+/// among the others.
+pub fn is_per_worker(key: &str) -> bool {
+    matches!(key, "loop_turn_us" | "loop_lag_us")
+}
+
 /// Every family that the server can show, grouped as in [`GROUPS`] and each once.
 pub fn all() -> Vec<Family> {
     let counters = Counters::default();
@@ -229,7 +235,10 @@ pub fn all() -> Vec<Family> {
             group: histogram.group,
             name: full_name(histogram.family, histogram.key, MetricType::Histogram),
             kind: MetricType::Histogram,
-            labels: Vec::new(),
+            labels: match is_per_worker(histogram.key) {
+                false => Vec::new(),
+                true => vec!["worker"],
+            },
             help: histogram.help,
             series: Vec::new(),
         });

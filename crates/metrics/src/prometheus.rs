@@ -34,7 +34,6 @@ pub fn render(overview: &Overview) -> String {
         out.counters(&total.counters);
         out.durations(&total.counters.request_durations);
         out.stages(&total.counters.request_stages);
-        out.longest_turn(&total.counters.loop_longest_turn);
         out.upstreams(&total.upstreams);
         out.trace(&total.trace);
         out.build_info(overview, total);
@@ -117,13 +116,24 @@ impl Metrics {
                 true => write_sample(lines, &name, &labels, series.value as f64 / 1e6),
             }
         }
+        self.histograms(counters, None);
+    }
+
+    /// The histograms of one worker, or of all workers together.
+    fn histograms(&mut self, counters: &Counters, worker: Option<&dyn Display>) {
+        let label = worker.map(|worker| ("worker", worker));
+        let labels = label.as_slice();
         for one in counters.histograms() {
+            if families::is_per_worker(one.key) != worker.is_some() {
+                continue;
+            }
             let name = families::full_name(one.family, one.key, MetricType::Histogram);
             let lines = self.family(&name, MetricType::Histogram, one.help);
-            match one.key.ends_with("_us") {
-                false => write_histogram(lines, &name, one.histogram, SMALL_LIMITS, 1.0),
-                true => write_histogram(lines, &name, one.histogram, TIME_LIMITS_US, 1e-6),
-            }
+            let (limits, unit) = match one.key.ends_with("_us") {
+                false => (SMALL_LIMITS, 1.0),
+                true => (TIME_LIMITS_US, 1e-6),
+            };
+            write_histogram(lines, &name, labels, one.histogram, (limits, unit));
         }
     }
 
@@ -151,9 +161,9 @@ impl Metrics {
         }
     }
 
-    fn longest_turn(&mut self, longest: &LongestTurn) {
+    fn longest_turn(&mut self, worker: &dyn Display, longest: &LongestTurn) {
         for (stage, us) in longest.stages() {
-            self.sample(&families::LONGEST_TURN, &[&stage], us as f64 / 1e6);
+            self.sample(&families::LONGEST_TURN, &[worker, &stage], us as f64 / 1e6);
         }
     }
 
@@ -261,7 +271,7 @@ impl Metrics {
         }
     }
 
-    /// How evenly the kernel distributes connections over workers.
+    /// How evenly the kernel distributes connections over workers, and how long each loop takes.
     fn workers(&mut self, overview: &Overview) {
         type Value = fn(&Snapshot) -> u64;
         let sources: [(FixedFamily, Value); 3] = [
@@ -280,6 +290,10 @@ impl Metrics {
             for worker in &overview.workers {
                 self.sample(&family, &[&worker.worker], value(worker));
             }
+        }
+        for one in &overview.workers {
+            self.longest_turn(&one.worker, &one.counters.loop_longest_turn);
+            self.histograms(&one.counters, Some(&one.worker));
         }
         self.begin(&families::WORKER_SKEW);
         for (of, skew) in overview.skew.all() {
@@ -321,15 +335,26 @@ fn write_durations(lines: &mut String, name: &str, labels: Labels<'_>, durations
     write_sample(lines, &format!("{name}_count"), labels, count);
 }
 
-fn write_histogram(out: &mut String, name: &str, of: &Histogram, limits: &[u64], unit: f64) {
+/// The lines of a histogram with buckets of these limits, in a unit of this many base units.
+fn write_histogram(
+    out: &mut String,
+    name: &str,
+    labels: Labels<'_>,
+    of: &Histogram,
+    (limits, unit): (&[u64], f64),
+) {
     let bucket = format!("{name}_bucket");
     for limit in limits {
-        let upper = *limit as f64 * unit;
-        write_sample(out, &bucket, &[("le", &upper)], of.at_most(*limit));
+        let upper: &dyn Display = &(*limit as f64 * unit);
+        let labels = [labels, &[("le", upper)]].concat();
+        write_sample(out, &bucket, &labels, of.at_most(*limit));
     }
-    write_sample(out, &bucket, &[("le", &"+Inf")], of.count());
-    write_sample(out, &format!("{name}_sum"), &[], of.sum() as f64 * unit);
-    write_sample(out, &format!("{name}_count"), &[], of.count());
+    let all: &dyn Display = &"+Inf";
+    let bounded = [labels, &[("le", all)]].concat();
+    write_sample(out, &bucket, &bounded, of.count());
+    let sum = of.sum() as f64 * unit;
+    write_sample(out, &format!("{name}_sum"), labels, sum);
+    write_sample(out, &format!("{name}_count"), labels, of.count());
 }
 
 /// One series of the blocking record.

@@ -100,7 +100,7 @@ fn health_is_ok_while_a_worker_answers_and_503_when_none_does() {
 
 #[test]
 fn metrics_follow_the_format_when_scraped() {
-    let server = Server::start_hello(program(), &[]);
+    let server = Server::start_hello(program(), &["--workers", "2"]);
     server.get("/");
     server.get("/none");
     let (status, head, body) = get(&server.status, "/metrics");
@@ -139,13 +139,16 @@ fn metrics_follow_the_format_when_scraped() {
         wakeups
     );
     assert!(wakeups > 0.0);
-    assert!(value("headway_loop_turn_seconds_count") > 0.0);
-    assert!(value("headway_loop_lag_seconds_count") > 0.0);
+    for worker in ["0", "1"] {
+        let of = |name: &str| value(&format!("headway_loop_{name}_count{{worker=\"{worker}\"}}"));
+        assert!(of("turn_seconds") > 0.0, "{worker}\n{body}");
+        assert!(of("lag_seconds") >= 0.0, "{worker}\n{body}");
+    }
     let longest = value("headway_loop_stage_longest_seconds{stage=\"client\"}");
     assert!(longest < 60.0, "{longest} is not in seconds");
     let stages = metrics
         .keys()
-        .filter(|name| name.starts_with("headway_loop_longest_turn_seconds{"));
+        .filter(|name| name.starts_with("headway_loop_longest_turn_seconds{worker=\"0\""));
     let turn: f64 = stages.map(|name| value(name)).sum();
     assert!(turn > 0.0 && turn < 60.0, "{turn}");
 }
