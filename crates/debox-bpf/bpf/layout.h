@@ -264,6 +264,11 @@ struct off_cpu_event {
     /* The task that woke it, if it slept; a wakeup by an interrupt has the task that was interrupted. */
     u64 waker;
     u64 waker_comm[2];
+    /* Where in the kernel it was then. */
+    u64 waker_stack;
+    /* Other threads of the server that waited for the same, at the beginning and at the wakeup. */
+    u64 waiters_entry;
+    u64 waiters_exit;
     /*
      * A path. Of a descriptor: the parts of its path in its file system, the last one first, each with a zero
      * behind it; one that begins the path is the root of the file system. Not sent if empty.

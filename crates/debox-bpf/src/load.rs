@@ -112,12 +112,12 @@ pub(crate) const WAITERS: &[Tracepoint] = &[
     required("switched", "sched_switch"),
 ];
 
-const CONTENDED: Tracepoint = optional(
+pub(crate) const CONTENDED: Tracepoint = optional(
     "contended",
     "contention_end",
     "waiters for kernel locks are not told apart",
 );
-const CONTEND: Tracepoint = optional(
+pub(crate) const CONTEND: Tracepoint = optional(
     "contend",
     "contention_begin",
     "waiters for kernel locks are not told apart",
@@ -290,7 +290,7 @@ pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
     Ok(ebpf)
 }
 
-fn futex() -> u64 {
+pub(crate) fn futex() -> u64 {
     headway_debox::calls::number("futex").map_or(u64::MAX, u64::from)
 }
 
@@ -301,14 +301,14 @@ pub(crate) fn needs_user_space(filter: &Filter) -> bool {
 
 /// Four slots per sleeping thread, so that the few slots behind a hash position are hardly ever all
 /// in use.
-fn waiting_slots(sleepers_max: u32) -> u32 {
+pub(crate) fn waiting_slots(sleepers_max: u32) -> u32 {
     sleepers_max
         .clamp(2, 1 << 20)
         .saturating_mul(4)
         .next_power_of_two()
 }
 
-fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
+pub(crate) fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
     let mut traits = [0; CALLS_MAX];
     let mut mark = |number: u32, bit: u8| {
         if let Some(slot) = traits.get_mut(number as usize) {

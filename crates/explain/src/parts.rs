@@ -1,7 +1,7 @@
 //! The parts of a request: phases, and what the thread did that the request depended on.
 
 use headway_debox::Label;
-use headway_debox_bpf::{OffCpu, SeenRequest, SeenResponse, Thread};
+use headway_debox_bpf::{OffCpu, SeenRequest, SeenResponse, Thread, Within};
 use serde::Serialize;
 
 use crate::names::FileNames;
@@ -112,6 +112,11 @@ pub(crate) struct At {
     pub symbol: Option<u32>,
     /// The process which had the lock.
     pub holder: Option<u32>,
+    /// The kernel functions in which that one woke the thread.
+    pub woken_in: Option<u32>,
+    pub within: Option<Within>,
+    /// Other threads that waited for the same.
+    pub waiters: u32,
 }
 
 /// What a thread does that has not ended.

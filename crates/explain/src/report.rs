@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use headway_base::format::{percent, time_us};
 use headway_debox::Label;
+use headway_debox_bpf::Within;
 use headway_latency::analysis::Inversion;
 use headway_latency::inversion::inversion;
 use serde::Serialize;
@@ -164,6 +165,11 @@ pub struct CauseShare {
     pub files: Vec<FileShare>,
     /// The processes which had the lock for most of that time.
     pub holders: Vec<HolderShare>,
+    /// Other threads of the server that waited for the same at a time: the most that were seen. What a thread waits for
+    /// is known as for `headway trace`: a lock, a futex, a file, or else the place in the kernel.
+    pub waiters_max: u32,
+    /// What the kernel did beside the call in most of that time.
+    pub within: Option<Within>,
 }
 
 /// Requests with the same method and path.
@@ -188,6 +194,8 @@ pub struct PathShare {
 pub struct HolderShare {
     /// Name and process id.
     pub name: String,
+    /// The kernel functions in which it then woke the thread, the innermost first.
+    pub woken_in: Vec<String>,
     /// The time.
     pub total_ns: u64,
 }
@@ -413,7 +421,9 @@ struct Totals {
     requests: u64,
     files: HashMap<u32, u64>,
     symbols: HashMap<u32, u64>,
-    holders: HashMap<u32, u64>,
+    holders: HashMap<(u32, Option<u32>), u64>,
+    within: HashMap<Within, u64>,
+    waiters_max: u32,
 }
 
 fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -> Vec<CauseShare> {
@@ -432,8 +442,12 @@ fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -
                 *total.symbols.entry(symbol).or_default() += ns;
             }
             if let Some(holder) = at.holder {
-                *total.holders.entry(holder).or_default() += ns;
+                *total.holders.entry((holder, at.woken_in)).or_default() += ns;
             }
+            if let Some(within) = at.within {
+                *total.within.entry(within).or_default() += ns;
+            }
+            total.waiters_max = total.waiters_max.max(at.waiters);
         }
     }
     let rows = causes.iter().zip(totals).zip(&sums.shares);
@@ -455,41 +469,44 @@ fn row(cause: &Cause, totals: &Totals, share: Shares, names: &FileNames) -> Caus
         }
         _ => (None, None),
     };
-    let largest = |sums: &HashMap<u32, u64>| {
-        let mut sums: Vec<(u64, &str)> = (sums.iter())
-            .map(|(number, ns)| (*ns, names.name(*number)))
-            .collect();
-        sums.sort_by(|a, b| b.cmp(a));
-        sums.truncate(FILES_MAX);
-        let shares = sums.into_iter().map(|(total_ns, path)| FileShare {
-            path: path.to_owned(),
-            total_ns,
-        });
-        shares.collect::<Vec<FileShare>>()
-    };
+    let most_within = (totals.within.iter()).find(|(_, ns)| **ns * 2 > totals.ns);
     CauseShare {
         cause: crate::text::in_words(cause),
         phase: cause.phase,
         doing: cause.doing.word(),
         call,
         label,
-        symbol: largest(&totals.symbols)
-            .into_iter()
-            .next()
-            .map(|one| one.path),
+        symbol: (largest(&totals.symbols).first())
+            .map(|(number, _)| names.name(*number).to_owned()),
         for_others: cause.for_others,
         blocked: cause.is_blocked(),
         share,
         total_ns: totals.ns,
         requests: totals.requests,
-        files: largest(&totals.files),
-        holders: (largest(&totals.holders).into_iter())
-            .map(|one| HolderShare {
-                name: one.path,
-                total_ns: one.total_ns,
+        files: (largest(&totals.files).into_iter())
+            .map(|(number, total_ns)| FileShare {
+                path: names.name(number).to_owned(),
+                total_ns,
             })
             .collect(),
+        holders: (largest(&totals.holders).into_iter())
+            .map(|((name, woken_in), total_ns)| HolderShare {
+                name: names.name(name).to_owned(),
+                woken_in: woken_in.map_or_else(Vec::new, |number| names.functions(number)),
+                total_ns,
+            })
+            .collect(),
+        waiters_max: totals.waiters_max,
+        within: most_within.map(|(within, _)| *within),
     }
+}
+
+/// Those with the most time, in order.
+fn largest<K: Copy + Ord>(sums: &HashMap<K, u64>) -> Vec<(K, u64)> {
+    let mut sums: Vec<(K, u64)> = sums.iter().map(|(key, ns)| (*key, *ns)).collect();
+    sums.sort_by_key(|(key, ns)| (std::cmp::Reverse(*ns), *key));
+    sums.truncate(FILES_MAX);
+    sums
 }
 
 #[cfg(test)]

@@ -131,6 +131,9 @@ impl Span {
                 file: names.of(off),
                 symbol: off.symbol.as_deref().map(|name| names.symbol(name)),
                 holder: names.holder(off),
+                woken_in: names.woken_in(off),
+                within: off.within,
+                waiters: u32::try_from(off.waiters).unwrap_or(u32::MAX),
             },
         }
     }
@@ -188,10 +191,7 @@ mod tests {
             woken_ns,
             end_ns,
             label: Label::PageIo,
-            symbol: None,
-            connection: None,
-            waker: None,
-            file: None,
+            ..OffCpu::default()
         }
     }
 

@@ -140,7 +140,55 @@ fn lock_of_a_file_is_named_when_another_process_has_it() {
     let own = format!("(process {})", std::process::id());
     assert!(cause.holders[0].name.ends_with(&own), "{:?}", cause.holders);
     assert!(report.summary.contains(&own), "{}", report.summary);
+    let woken_in = &cause.holders[0].woken_in;
+    assert!(
+        woken_in.iter().any(|name| name.contains("lock")),
+        "{woken_in:?}"
+    );
+    let text = headway_explain::text::render(&report, str::to_owned);
+    let shown = format!("{own}, woken in {}", woken_in[0]);
+    assert!(text.contains(&shown), "{text}");
+    assert_eq!(cause.waiters_max, 0);
     assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn threads_that_wait_for_the_same_lock_are_counted() {
+    let test = "threads_that_wait_for_the_same_lock_are_counted";
+    let Some(bed) = Bed::start(test, "pool") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lock");
+    let file = File::create(&path).expect("a file");
+    let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().expect("a file"));
+    file.lock().expect("nobody else has it");
+    let line = format!("lock {}", path.display());
+    let ask = |mut client: Client| {
+        let line = line.clone();
+        std::thread::spawn(move || client.ask(&line))
+    };
+    let clients = [bed.connect(), bed.connect(), bed.connect()].map(ask);
+    wait_until("all threads wait for the lock", || {
+        let locks = std::fs::read_to_string("/proc/locks").expect("proc_locks(5)");
+        let ours = format!(":{inode} ");
+        let waiting = (locks.lines()).filter(|line| line.contains("->") && line.contains(&ours));
+        waiting.count() == 3
+    });
+    drop(file);
+    for client in clients {
+        client.join().expect("it was answered");
+    }
+    let report = bed.report();
+    let cause = (report.causes.iter()).find(|cause| sleeps_in(cause, "flock"));
+    assert_eq!(cause.expect("it").waiters_max, 2);
+    let text = headway_explain::text::render(&report, str::to_owned);
+    assert!(text.contains("with up to 2 more waiters"), "{text}");
+    assert!(
+        report.summary.contains("with up to 2 more waiters"),
+        "{text}"
+    );
 }
 
 /// Ends a process with the test.

@@ -73,7 +73,7 @@ fn causes(report: &Report) -> SheetSection {
             "p99",
             "time",
             "requests",
-            "file or holder",
+            "file, holder, waiters",
         ]),
         rows: report.causes.iter().take(ROWS_MAX).map(cause).collect(),
     }));
@@ -97,7 +97,9 @@ fn causes(report: &Report) -> SheetSection {
 
 fn cause(cause: &CauseShare) -> Vec<String> {
     let file = cause.files.first().map(|file| file.path.clone());
-    let holder = || cause.holders.first().map(|holder| holder.name.clone());
+    let holder = (cause.holders.first()).map(headway_explain::text::holder_in_words);
+    let details = [file, holder, headway_explain::text::waiters_in_words(cause)];
+    let details: Vec<String> = details.into_iter().flatten().collect();
     vec![
         format!("{}: {}", cause.phase.name(), cause.cause),
         percent(cause.share.p50),
@@ -105,7 +107,7 @@ fn cause(cause: &CauseShare) -> Vec<String> {
         percent(cause.share.p99),
         time_ns(cause.total_ns as f64),
         count(cause.requests),
-        file.or_else(holder).unwrap_or_default(),
+        details.join("; "),
     ]
 }
 

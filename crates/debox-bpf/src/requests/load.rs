@@ -2,12 +2,14 @@
 
 use aya::{Btf, Ebpf, EbpfLoader};
 use headway_debox::Label;
+use headway_debox::policy::Filter;
 
 use super::RequestLimits;
 use crate::error::{AttachError, chain};
 use crate::layout::CALLS_MAX;
 use crate::load::{
-    DESCRIPTOR_FIRST, Tracepoint, check_privileges, optional, required, to_attach_error,
+    CONTEND, CONTENDED, DESCRIPTOR_FIRST, Tracepoint, check_privileges, futex, optional, required,
+    to_attach_error, waiting_slots,
 };
 use crate::object;
 
@@ -17,6 +19,8 @@ pub(super) const TRACEPOINTS: &[Tracepoint] = &[
     optional("forked", "sched_process_fork", "children are not followed"),
     required("woken", "sched_wakeup"),
     optional("waking", "sched_waking", "holders of locks are not known"),
+    CONTENDED,
+    CONTEND,
     required("switched", "sched_switch"),
     required("changed", "inet_sock_set_state"),
     optional(
@@ -148,6 +152,9 @@ fn traits() -> [u8; CALLS_MAX] {
 pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
     let object = object::requests()?;
     check_privileges()?;
+    let waiting = waiting_slots(limits.threads_max);
+    let (futex, mask) = (futex(), waiting - 1);
+    let call_traits = crate::load::traits(&Filter::default());
     let (traits, sends, heads) = (traits(), sends(), u8::from(limits.heads));
     let close = headway_debox::calls::number("close").map_or(u64::MAX, u64::from);
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
@@ -155,9 +162,14 @@ pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
         .btf(Some(&btf))
         .map_max_entries("targets", limits.processes_max.max(1))
         .map_max_entries("activities", limits.threads_max.max(1))
+        .map_max_entries("places", limits.threads_max.max(1))
+        .map_max_entries("waiting", waiting)
         .map_max_entries("connections", limits.connections_max.max(1))
         .map_max_entries("stacks", limits.stacks_max.max(1).next_power_of_two())
         .map_max_entries("events", limits.ring_bytes.max(4096).next_power_of_two())
+        .override_global("waiting_mask", &mask, true)
+        .override_global("futex_number", &futex, true)
+        .override_global("call_traits", &call_traits, true)
         .override_global("traits", &traits, true)
         .override_global("sends", &sends, true)
         .override_global("wants_heads", &heads, true)

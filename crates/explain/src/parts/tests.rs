@@ -17,10 +17,8 @@ fn off(thread: Thread, label: Label, times: (u64, u64, u64), connection: Option<
         woken_ns: Some(times.1),
         end_ns: times.2,
         label,
-        symbol: None,
         connection,
-        waker: None,
-        file: None,
+        ..OffCpu::default()
     }
 }
 

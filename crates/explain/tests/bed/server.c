@@ -4,6 +4,8 @@
  *   server loop      one thread, which serves all connections in turn (poll)
  *   server prefork   one process for each connection at a time, of one process
  *   server threads   the loop reads, another thread answers
+ *   server pool      the loop passes each connection on, unread, to a thread, which answers one request
+ *   server late      the same, but the loop sleeps for 1.5 s before it passes a connection on
  *
  * `isolated` before these gives it namespaces of its own, as in a container. A second argument is the
  * backlog, the path of a Unix socket to listen on instead of a TCP port, or `=N` for a listener that the
@@ -42,6 +44,7 @@
 #include <unistd.h>
 
 #define CLIENTS_MAX 64
+#define POOL 4
 
 static long long clock_ns(clockid_t clock) {
     struct timespec now;
@@ -124,7 +127,7 @@ static struct job {
 } job;
 static int has_job;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t given = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t given = PTHREAD_COND_INITIALIZER, taken = PTHREAD_COND_INITIALIZER;
 
 static void *work(void *unused) {
     for (;;) {
@@ -136,6 +139,34 @@ static void *work(void *unused) {
         answer(mine.client, mine.verb, mine.argument);
     }
     return unused;
+}
+
+/* Reads and answers the one request of a connection. */
+static void *work_unread(void *unused) {
+    for (;;) {
+        pthread_mutex_lock(&mutex);
+        while (!has_job) pthread_cond_wait(&given, &mutex);
+        int client = job.client;
+        has_job = 0;
+        pthread_cond_signal(&taken);
+        pthread_mutex_unlock(&mutex);
+        serve_one(client);
+        close(client);
+    }
+    return unused;
+}
+
+static int pass_delay_us;
+/* Never goes on with it: the thread does. */
+static int pass_unread(int client) {
+    usleep(pass_delay_us);
+    pthread_mutex_lock(&mutex);
+    job.client = client;
+    has_job = 1;
+    pthread_cond_signal(&given);
+    while (has_job) pthread_cond_wait(&taken, &mutex);
+    pthread_mutex_unlock(&mutex);
+    return 0;
 }
 
 static int pass_on(int client) {
@@ -150,13 +181,14 @@ static int pass_on(int client) {
 }
 
 static void loop(int listener, int (*serve)(int)) {
+    int passes = serve == pass_unread;
     struct pollfd ready[CLIENTS_MAX] = {{.fd = listener, .events = POLLIN}};
     int used = 1;
     for (;;) {
         poll(ready, used, -1);
         for (int at = used - 1; at > 0; at--) {
             if (!ready[at].revents || serve(ready[at].fd)) continue;
-            close(ready[at].fd);
+            if (!passes) close(ready[at].fd);
             ready[at] = ready[--used];
         }
         if ((ready[0].revents & POLLIN) && used < CLIENTS_MAX)
@@ -236,6 +268,11 @@ int main(int count, char **arguments) {
         pthread_t thread;
         pthread_create(&thread, 0, work, 0);
         loop(listener, pass_on);
+    } else if (!strcmp(kind, "pool") || !strcmp(kind, "late")) {
+        pthread_t threads[POOL];
+        pass_delay_us = *kind == 'l' ? 1500000 : 0;
+        for (int at = 0; at < POOL; at++) pthread_create(&threads[at], 0, work_unread, 0);
+        loop(listener, pass_unread);
     } else {
         loop(listener, serve_one);
     }
