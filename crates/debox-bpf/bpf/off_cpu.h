@@ -110,12 +110,13 @@ SECTION("tp_btf/sched_waking") int waking(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tid = task->pid;
     struct activity *activity = map_lookup(&activities, &tid);
+    if (!activity && !is_runnable(task)) activity = begin_activity(task);
     if (!activity) return 0;
     struct off_cpu_event *event = &activity->event;
     event->waker = current_pid_tgid();
     current_comm(event->waker_comm, sizeof(event->waker_comm));
     /* That of a wait for events tells nothing, and there are many. */
-    int tells = !activity->off_ns || event->stack != STACK_UNKNOWN;
+    int tells = !activity->off_ns || !event->start_ns || event->stack != STACK_UNKNOWN;
     event->waker_stack = tells ? stack_now(context) : STACK_UNKNOWN;
     return 0;
 }

@@ -179,7 +179,7 @@ fn thread_in_words(cause: &CauseShare) -> String {
     let waited = matches!(cause.phase, Phase::AcceptQueue | Phase::ReceiveQueue);
     let thread = match cause.phase {
         Phase::AcceptQueue => "the thread that then accepted it",
-        Phase::ReceiveQueue => "the thread that then read it",
+        Phase::ReceiveQueue => "the thread that then read it or passed it on",
         _ => "its thread",
     };
     match cause.doing {

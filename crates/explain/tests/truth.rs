@@ -264,6 +264,26 @@ fn thread_which_answers_is_followed_when_another_one_has_read() {
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
 #[test]
+fn thread_that_passes_a_request_on_late_is_named_and_not_the_idle_one() {
+    let test = "thread_that_passes_a_request_on_late_is_named_and_not_the_idle_one";
+    let Some(bed) = Bed::start(test, "late") else {
+        return;
+    };
+    // From the second on, the thread that passes it on has been seen before.
+    bed.connect().ask("hot 1");
+    bed.connect().ask("hot 1");
+    let report = bed.report();
+    let unread = |cause: &CauseShare| cause.phase == Phase::ReceiveQueue;
+    let late = |cause: &CauseShare| unread(cause) && cause.label == Some(Label::Timer);
+    assert_attributed(time_of(&report, late), DELAY * 2, &report);
+    let idle = time_of(&report, |cause| {
+        unread(cause) && cause.label == Some(Label::Futex)
+    });
+    assert!(idle < DELAY.as_nanos() as u64 / 20, "{report:#?}");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
 fn slow_client_is_named_when_it_reads_late() {
     let test = "slow_client_is_named_when_it_reads_late";
     let Some(bed) = Bed::start(test, "loop") else {

@@ -157,7 +157,7 @@ static void *work_unread(void *unused) {
 }
 
 static int pass_delay_us;
-/* Never goes on with it: the thread does. */
+/* The thread reads from it, not this one. */
 static int pass_unread(int client) {
     usleep(pass_delay_us);
     pthread_mutex_lock(&mutex);
