@@ -47,7 +47,8 @@ enum lost {
     LOST_PROCESSES = 6,
     LOST_BEGUN_BEFORE = 7,
     LOST_EVENTS = 8,
-    LOST_KINDS = 9,
+    LOST_CONNECTIONS = 9,
+    LOST_KINDS = 10,
 };
 
 enum event_kind {

@@ -199,7 +199,7 @@ INLINE struct connection *new_connection(struct sock *sk, u64 flags, u64 key) {
     u64 *count = map_lookup(&control, &counted);
     if (!count) return 0;
     if (map_update(&connections, &address, (const void *)&zero_connection, UPDATE_ANY)) {
-        count_lost(LOST_THREADS);
+        count_lost(LOST_CONNECTIONS);
         return 0;
     }
     struct connection *connection = map_lookup(&connections, &address);

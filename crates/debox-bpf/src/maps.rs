@@ -38,6 +38,7 @@ pub(crate) fn lost_of(ebpf: &Ebpf) -> Lost {
         names: 0,
         begun_before: counts[7],
         events: counts[8] + events,
+        connections: counts[9],
     }
 }
 

@@ -250,9 +250,13 @@ impl RequestObserver {
             return Ok(());
         }
         self.sees_unix = true;
-        let seen = tracepoints::attach(&mut self.ebpf, load::UNIX)?;
-        if !seen.missing.is_empty() {
-            self.visibility.missing.extend(seen.missing);
+        let types = std::fs::read(tracepoints::KERNEL_TYPES).unwrap_or_default();
+        let mut missing = load::missing_structures(&types);
+        if missing.is_empty() {
+            missing = tracepoints::attach(&mut self.ebpf, load::UNIX)?.missing;
+        }
+        if !missing.is_empty() {
+            self.visibility.missing.extend(missing);
             return Ok(());
         }
         self.expect_port(0)?;
@@ -562,8 +566,8 @@ impl RequestObserver {
         &self.visibility
     }
 
-    /// What could not be reported up to now: [`Lost::records`] are events, [`Lost::threads`]
-    /// connections and threads beyond the limits.
+    /// What could not be reported up to now: [`Lost::records`] are events, [`Lost::threads`] and
+    /// [`Lost::connections`] are beyond the limits.
     pub fn lost(&self) -> Lost {
         lost_of(&self.ebpf)
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use headway_base::format::{percent, time_us};
+use headway_base::format::{count, percent, time_us};
 use headway_debox::Label;
-use headway_debox_bpf::Within;
+use headway_debox_bpf::{Lost, Within};
 use headway_latency::analysis::Inversion;
 use headway_latency::inversion::inversion;
 use serde::Serialize;
@@ -245,6 +245,20 @@ impl Report {
         report.sleeps = collector.sleeps.rows();
         report.inversion = inversion(&collector.cells);
         report
+    }
+
+    /// Says what was lost: events, and what was beyond a limit.
+    pub fn lose(&mut self, lost: &Lost, connections_max: u32) {
+        self.lost_events = lost.records + lost.threads + lost.processes + lost.events;
+        if lost.connections > 0 {
+            self.missing.push(format!(
+                "More than {} connections were open at a time, and requests on the others are in no table.",
+                count(u64::from(connections_max))
+            ));
+        }
+        if !lost.is_none() {
+            self.missing.push(format!("{lost}."));
+        }
     }
 
     /// Writes advice and summary, when everything else is known.

@@ -13,7 +13,9 @@ use headway_test_support::skip;
 
 use crate::bed::is_unsupported;
 use crate::fuse::{LateFilesystem, Operation};
-use crate::servers::{Running, apache, nginx, nginx_with_full_log_disk, node, php_fpm, python};
+use crate::servers::{
+    Running, apache, apache_of_files, nginx, nginx_with_full_log_disk, node, php_fpm, python,
+};
 
 const REPEATS: usize = 3;
 
@@ -110,6 +112,39 @@ fn case_of_nginx_on_a_slow_file_system_is_named() {
     let first = "nginx sleeps when it opens files or looks them up (openat, ";
     assert_named(test, &server, first, || ask(server.port, 4, &["/f1"; 10]));
     late.schedule(&[]);
+}
+
+/// Needs: the program apache2: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
+#[test]
+fn sendfile_is_named_when_apache_sleeps_in_page_faults_of_mapped_files() {
+    let test = "sendfile_is_named_when_apache_sleeps_in_page_faults_of_mapped_files";
+    let late = match LateFilesystem::mount_for_all() {
+        Ok(late) => late,
+        Err(error) => return skip(test, &error),
+    };
+    for (sends, first) in [
+        (false, "{} sleeps in page faults of mapped files (writev"),
+        (true, "{} sleeps when it reads files (sendfile"),
+    ] {
+        let Some(server) = apache_of_files(test, late.path(), sends) else {
+            return;
+        };
+        late.schedule(&[(Operation::Read, &[50])]);
+        let report = observe(test, &server, || ask(server.port, 1, &["/f1"; 5]));
+        let reads = late
+            .answers()
+            .iter()
+            .filter(|answer| answer.operation == Operation::Read)
+            .count();
+        late.schedule(&[]);
+        let Some(report) = report else { return };
+        let text = headway_explain::text::render(&report, str::to_owned);
+        println!("sendfile {sends}: {reads} reads\n{text}");
+        let wanted = first.replace("{}", &report.server);
+        assert!(report.summary.starts_with(&wanted), "not: {wanted}\n{text}");
+        let is_named = report.advice[0].text.contains("`EnableSendfile On`");
+        assert_eq!(is_named, !sends, "{text}");
+    }
 }
 
 /// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system

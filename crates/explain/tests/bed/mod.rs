@@ -17,6 +17,7 @@ pub struct Bed {
     child: Option<Child>,
     pub port: u16,
     observer: RequestObserver,
+    connections_max: u32,
     collector: Collector,
     _folder: Option<tempfile::TempDir>,
 }
@@ -101,6 +102,7 @@ impl Bed {
             child,
             port,
             observer,
+            connections_max: limits.connections_max,
             collector: Collector::default(),
             _folder: folder,
         })
@@ -125,6 +127,12 @@ impl Bed {
         self.observer.see_calls(on).expect("the kernel's part");
     }
 
+    /// Takes what was seen up to now, lest it become too much.
+    pub fn poll(&mut self) {
+        self.observer.poll(|event| self.collector.take(event));
+        self.collector.settle(&mut self.observer);
+    }
+
     /// Requests without an answer.
     pub fn waiting(&self) -> u64 {
         self.observer.waiting().expect("a map").0
@@ -142,20 +150,18 @@ impl Bed {
     /// What was seen, after the clients have closed.
     pub fn report(self) -> Report {
         let report = self.partial_report();
-        assert_eq!(report.lost_events, 0);
+        assert_eq!(report.lost_events, 0, "{:?}", report.missing);
         report
     }
 
     /// The same, if events may be lost.
     pub fn partial_report(mut self) -> Report {
         let open = self.observer.open_responses().expect("a map");
-        self.observer.poll(|event| self.collector.take(event));
-        self.collector.settle(&mut self.observer);
+        self.poll();
         let now_ns = monotonic_ns();
         (self.collector).sweep(&open, now_ns, true, &mut self.observer);
-        let lost = self.observer.lost();
         let mut report = Report::of(&self.collector);
-        report.lost_events = lost.records + lost.threads;
+        report.lose(&self.observer.lost(), self.connections_max);
         report.server = "bed-server".to_owned();
         report.conclude();
         report
