@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use headway_debox::Label;
 use headway_debox_bpf::RequestLimits;
-use headway_explain::{Collector, Keep, ListenQueues, Report, Server, Target};
+use headway_explain::{Collector, Keep, ListenQueues, Phase, Report, Server, Target};
 use headway_os::ticks::monotonic_ns;
 use headway_test_support::skip;
 use serde_json::Value;
@@ -316,14 +316,13 @@ impl Subject {
             client.ask_and_read_after("large", DELAY * 4);
         })?;
         let attributed_ns = time_of(&report, |cause| cause.doing == "client");
-        let injected_ns = (DELAY * 4).as_nanos() as u64;
-        // What the client reads meanwhile is the server's own time.
-        self.check(
-            "slow client",
-            &report,
-            (injected_ns, attributed_ns, 92),
-            None,
-        );
+        // At the beginning of the client's sleep the server still fills the buffers, which a busy machine makes long.
+        let own_ns = time_of(&report, |cause| {
+            cause.phase == Phase::Transfer && matches!(cause.doing, "running" | "runnable")
+        });
+        let injected_ns = ((DELAY * 4).as_nanos() as u64).saturating_sub(own_ns);
+        let figures = (injected_ns, attributed_ns, 95);
+        self.check("slow client", &report, figures, None);
         Some(())
     }
 
