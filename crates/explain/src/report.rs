@@ -228,7 +228,7 @@ impl Report {
     pub fn of(collector: &Collector) -> Report {
         let mut order: Vec<&Stored> = collector.stored.iter().collect();
         order.sort_by_key(|stored| stored.total_ns);
-        let sums = Sums::of(&order, collector.causes.len());
+        let shares = shares(&order, collector.causes.len());
         let mut report = Report {
             schema: SCHEMA,
             requests: Requests {
@@ -239,8 +239,8 @@ impl Report {
             latency: latency(&order),
             ..Report::default()
         };
-        report.phases = phases(&collector.causes, &sums);
-        report.causes = causes(&collector.causes, &collector.names, &order, &sums);
+        report.phases = phases(&collector.causes, &shares);
+        report.causes = causes(&collector.causes, &collector.names, &order, &shares);
         report.paths = paths(&collector.names, &order);
         report.sleeps = collector.sleeps.rows();
         report.inversion = inversion(&collector.cells);
@@ -305,9 +305,9 @@ impl Collector {
         let latest = self.stored.iter().rev().take(GLANCED);
         let mut order: Vec<&Stored> = latest.collect();
         order.sort_by_key(|stored| stored.total_ns);
-        let sums = Sums::of(&order, self.causes.len());
-        let largest = (self.causes.iter().zip(&sums.shares))
-            .max_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))?;
+        let shares = shares(&order, self.causes.len());
+        let largest =
+            (self.causes.iter().zip(&shares)).max_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))?;
         let latency = latency(&order);
         Some(format!(
             "p50 {}, p99 {}, {} of it in {}: {}",
@@ -350,33 +350,25 @@ fn around<'o, 's>(order: &'o [&'s Stored], quantile: f64) -> &'o [&'s Stored] {
 }
 
 /// The share of each cause, by its number: of all, and around each percentile.
-struct Sums {
-    shares: Vec<Shares>,
-}
-
-impl Sums {
-    fn of(order: &[&Stored], causes: usize) -> Sums {
-        let share = |requests: &[&Stored]| {
-            let mut sums = vec![0_u64; causes];
-            for (cause, _, ns) in requests.iter().flat_map(|stored| &stored.parts) {
-                sums[*cause as usize] += ns;
-            }
-            let whole: u64 = sums.iter().sum();
-            let of = |ns: u64| ns as f64 / whole.max(1) as f64;
-            sums.into_iter().map(of).collect::<Vec<f64>>()
-        };
-        let all = share(order);
-        let [p50, p95, p99] = SHOWN.map(|quantile| share(around(order, quantile)));
-        let shares = (0..causes).map(|cause| Shares {
-            all: all[cause],
-            p50: p50[cause],
-            p95: p95[cause],
-            p99: p99[cause],
-        });
-        Sums {
-            shares: shares.collect(),
+fn shares(order: &[&Stored], causes: usize) -> Vec<Shares> {
+    let share = |requests: &[&Stored]| {
+        let mut sums = vec![0_u64; causes];
+        for (cause, _, ns) in requests.iter().flat_map(|stored| &stored.parts) {
+            sums[*cause as usize] += ns;
         }
-    }
+        let whole: u64 = sums.iter().sum();
+        let of = |ns: u64| ns as f64 / whole.max(1) as f64;
+        sums.into_iter().map(of).collect::<Vec<f64>>()
+    };
+    let all = share(order);
+    let [p50, p95, p99] = SHOWN.map(|quantile| share(around(order, quantile)));
+    let shares = (0..causes).map(|cause| Shares {
+        all: all[cause],
+        p50: p50[cause],
+        p95: p95[cause],
+        p99: p99[cause],
+    });
+    shares.collect()
 }
 
 /// `order` is by length.
@@ -413,9 +405,9 @@ fn paths(names: &FileNames, order: &[&Stored]) -> Vec<PathShare> {
     rows
 }
 
-fn phases(causes: &[Cause], sums: &Sums) -> Vec<PhaseShare> {
+fn phases(causes: &[Cause], shares: &[Shares]) -> Vec<PhaseShare> {
     let share = |phase: Phase| {
-        let of_phase = causes.iter().zip(&sums.shares);
+        let of_phase = causes.iter().zip(shares);
         of_phase
             .filter(|(cause, _)| cause.phase == phase)
             .fold(Shares::default(), |sum, (_, share)| sum.plus(*share))
@@ -440,7 +432,12 @@ struct Totals {
     waiters_max: u32,
 }
 
-fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -> Vec<CauseShare> {
+fn causes(
+    causes: &[Cause],
+    names: &FileNames,
+    order: &[&Stored],
+    shares: &[Shares],
+) -> Vec<CauseShare> {
     let mut totals = vec![Totals::default(); causes.len()];
     for stored in order {
         let mut counted = Vec::new();
@@ -464,7 +461,7 @@ fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -
             total.waiters_max = total.waiters_max.max(at.waiters);
         }
     }
-    let rows = causes.iter().zip(totals).zip(&sums.shares);
+    let rows = causes.iter().zip(totals).zip(shares);
     let mut rows: Vec<CauseShare> = rows
         .map(|((cause, totals), share)| row(cause, &totals, *share, names))
         .filter(|row| row.total_ns > 0)

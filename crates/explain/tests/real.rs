@@ -13,13 +13,11 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use headway_debox::Label;
-use headway_debox_bpf::RequestLimits;
-use headway_explain::{Collector, Keep, ListenQueues, Phase, Report, Server, Target};
-use headway_os::ticks::monotonic_ns;
+use headway_explain::{Keep, ListenQueues, Phase, Report, Server, Target};
 use headway_test_support::skip;
 use serde_json::Value;
 
-use crate::bed::{is_unsupported, time_of};
+use crate::bed::{Observed, time_of};
 use crate::fuse::{LateFilesystem, Operation};
 use crate::servers::{Running, apache_event, go, lighttpd, nginx_of, node_of, python_of};
 
@@ -143,38 +141,13 @@ fn observe<T: Send>(
     subject: &Subject,
     clients: impl FnOnce() -> T + Send,
 ) -> Option<(Report, Vec<Seen>, T)> {
-    let target = Server::find(&Target::Pid(subject.server.pid())).expect("it runs");
-    let mut observer = match target.observe(&RequestLimits::default()) {
-        Ok(observer) => observer,
-        Err(error) => {
-            assert!(is_unsupported(&error), "{error}");
-            skip(subject.test, &error.to_string());
-            return None;
-        }
-    };
-    let mut collector = Collector::new(Keep {
+    let keep = Keep {
         timeline: true,
         ..Keep::default()
-    });
-    let answers = std::thread::scope(|scope| {
-        let clients = scope.spawn(clients);
-        while !clients.is_finished() {
-            observer.poll(|event| collector.take(event));
-            collector.settle(&mut observer);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        clients.join().expect("the clients")
-    });
-    let open = observer.open_responses().expect("a map");
-    observer.poll(|event| collector.take(event));
-    collector.settle(&mut observer);
-    collector.sweep(&open, monotonic_ns(), true, &mut observer);
-    let mut report = Report::of(&collector);
-    report.lost_events = observer.lost().records;
-    report.server = target.name;
-    report.conclude();
-    let seen = seen_one_by_one(&collector.chrome("server").expect("it was kept"));
-    Some((report, seen, answers))
+    };
+    let observed = Observed::of(subject.test, &subject.server, keep, clients)?;
+    let timeline = observed.collector.chrome("server").expect("it was kept");
+    Some((observed.report, seen_one_by_one(&timeline), observed.answer))
 }
 
 /// The requests of the timeline: asynchronous events with the client's port among their arguments.

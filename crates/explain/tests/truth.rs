@@ -1,24 +1,19 @@
 //! Delays of a known kind, and whether they are attributed to it.
 
 use std::fs::File;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use headway_debox::Label;
-use headway_explain::{CauseShare, ListenQueues, Phase, Problem};
-use headway_test_support::{find_program, skip, wait_until};
+use headway_explain::{CauseShare, Keep, ListenQueues, Phase, Problem};
+use headway_test_support::wait_until;
 
-use crate::bed::{Bed, Client, assert_adds_up, assert_attributed, time_of};
-use crate::fuse::{LateFilesystem, Operation};
+use crate::bed::{Bed, Client, Observed, assert_adds_up, assert_attributed, late_or_skip, time_of};
+use crate::fuse::Operation;
+use crate::servers::nginx;
 
 /// Much longer than anything that a busy machine adds.
 const DELAY: Duration = Duration::from_millis(1500);
-
-fn late_or_skip(test: &str) -> Option<LateFilesystem> {
-    LateFilesystem::mount(Vec::new())
-        .map_err(|error| skip(test, &error))
-        .ok()
-}
 
 fn sleeps_in(cause: &CauseShare, call: &str) -> bool {
     cause.doing == "asleep" && cause.call.as_deref() == Some(call)
@@ -326,40 +321,13 @@ fn nothing_is_attributed_when_nothing_was_delayed() {
 #[test]
 fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
     let test = "nginx_is_told_to_keep_files_open_when_lookups_are_slow";
-    let Some(nginx) = find_program("nginx") else {
-        return skip(test, "the program nginx");
-    };
     let Some(late) = late_or_skip(test) else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let address = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = address.local_addr().expect("an address").port();
-    drop(address);
-    let here = folder.path().display();
-    let configuration = format!(
-        "daemon off; pid {here}/pid; error_log {here}/error.log; worker_processes 1; user root;\n\
-         events {{ worker_connections 64; }}\n\
-         http {{ access_log off; client_body_temp_path {here}/b; proxy_temp_path {here}/p;\n\
-         fastcgi_temp_path {here}/f; uwsgi_temp_path {here}/u; scgi_temp_path {here}/s;\n\
-         server {{ listen 127.0.0.1:{port}; root {}; }} }}\n",
-        late.path().display()
-    );
-    let file = folder.path().join("nginx.conf");
-    std::fs::write(&file, configuration).expect("written");
-    let child = Command::new(nginx)
-        .arg("-c")
-        .arg(&file)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("nginx starts");
-    wait_until("nginx listens", || {
-        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
-    let Some(bed) = Bed::of(test, child, port, folder) else {
+    let Some(server) = nginx(test, late.path(), "off", "") else {
         return;
     };
+    let port = server.port;
     late.schedule(&[(Operation::Lookup, &[DELAY.as_millis() as u64])]);
     let fetch = move |path: &'static str| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
@@ -369,14 +337,17 @@ fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
         std::io::Read::read_to_end(&mut stream, &mut response).expect("a response");
         assert!(response.starts_with(b"HTTP/1.1 200"), "{path}");
     };
-    let requests = ["/f1", "/f2"].map(|path| std::thread::spawn(move || fetch(path)));
-    for request in requests {
-        request.join().expect("it was answered");
-    }
+    let clients = || {
+        let requests = ["/f1", "/f2"].map(|path| std::thread::spawn(move || fetch(path)));
+        for request in requests {
+            request.join().expect("it was answered");
+        }
+    };
+    let Some(Observed { report, .. }) = Observed::of(test, &server, Keep::default(), clients)
+    else {
+        return;
+    };
     late.schedule(&[]);
-    let mut report = bed.report();
-    report.server = "nginx".to_owned();
-    report.conclude();
     assert_eq!(report.requests.answered, 2);
     // The lookup of each, and the lookup of one for which the other waited.
     let asleep = time_of(&report, |cause| cause.blocked);

@@ -223,7 +223,9 @@ fn server(report: &Report) -> Option<SheetSection> {
 
 #[cfg(test)]
 mod tests {
-    use headway_explain::{CauseShare, Failure, PathShare, Report, Requests, SleepCount, Upstream};
+    use headway_explain::{
+        CauseShare, Failure, HolderShare, PathShare, Report, Requests, SleepCount, Upstream,
+    };
 
     #[test]
     fn page_has_the_answer_and_escapes_what_came_from_outside() {
@@ -236,6 +238,13 @@ mod tests {
             },
             causes: vec![CauseShare {
                 cause: "asleep in openat".to_owned(),
+                blocked: true,
+                waiters_max: 2,
+                holders: vec![HolderShare {
+                    name: "sh (process 7)".to_owned(),
+                    woken_in: vec!["up_write".to_owned(), "vfs_unlink".to_owned()],
+                    total_ns: 1,
+                }],
                 ..CauseShare::default()
             }],
             paths: vec![PathShare {
@@ -269,6 +278,7 @@ mod tests {
         for text in [
             "ngi&lt;nx",
             "sleeps &amp; waits",
+            "sh (process 7), woken in up_write &lt; vfs_unlink; up to 2 more waiters",
             "asleep in openat",
             "GET /&lt;b&gt;",
             ">404<",
