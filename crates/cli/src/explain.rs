@@ -323,11 +323,10 @@ impl Observation {
         (report.missing).extend(headway_explain::io_uring_note(&report.pids));
         (report.missing).extend(headway_explain::compat_note(&report.pids));
         (report.missing).extend(self.run_queue.missing());
-        let lost = self.observer.lost();
-        report.lost_events = lost.records + lost.threads + lost.processes + lost.events;
-        if !lost.is_none() {
-            report.missing.push(format!("{lost}."));
-        }
+        report.lose(
+            &self.observer.lost(),
+            RequestLimits::default().connections_max,
+        );
         let dropped = self.collector.dropped();
         if dropped > 0 {
             report.missing.push(format!(

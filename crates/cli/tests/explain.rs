@@ -82,6 +82,47 @@ fn missing_capability_is_named() {
     );
 }
 
+/// The error of `explain` in a mount namespace of its own, where a script has hidden or replaced a file of the kernel;
+/// `None` after saying what this machine lacks.
+fn error_after(test: &str, script: &str) -> Option<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(&folder);
+    let script = format!("{{ {script}; }} || exit 77; exec \"$1\" explain -p \"$2\"");
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script, "sh"])
+        .args([env!("CARGO_BIN_EXE_headway"), &server.master().to_string()])
+        .output()
+        .expect("unshare of util-linux");
+    let error = error_of(&output);
+    match output.status.code() {
+        Some(1) if !error.starts_with("unshare") && !error.contains("without its BPF part") => {
+            Some(error)
+        }
+        Some(1 | 77) => {
+            skip(test, error.trim());
+            None
+        }
+        other => panic!("{other:?}: {error}"),
+    }
+}
+
+/// Needs: root; clang at build
+#[test]
+fn kernel_without_btf_or_in_lockdown_is_named() {
+    let test = "kernel_without_btf_or_in_lockdown_is_named";
+    let Some(error) = error_after(test, "mount -t tmpfs headway-none /sys/kernel/btf") else {
+        return;
+    };
+    assert!(error.contains("/sys/kernel/btf/vmlinux"), "{error}");
+    assert!(error.contains("CONFIG_DEBUG_INFO_BTF"), "{error}");
+    let locked = "mount -t tmpfs headway-lockdown /sys/kernel/security && \
+                  echo 'none integrity [confidentiality]' >/sys/kernel/security/lockdown";
+    let Some(error) = error_after(test, locked) else {
+        return;
+    };
+    assert!(error.contains("lockdown=integrity"), "{error}");
+}
+
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
 #[test]
 fn running_server_is_explained_in_json_and_conditions_are_checked() {

@@ -47,7 +47,8 @@ enum lost {
     LOST_PROCESSES = 6,
     LOST_BEGUN_BEFORE = 7,
     LOST_EVENTS = 8,
-    LOST_KINDS = 9,
+    LOST_CONNECTIONS = 9,
+    LOST_KINDS = 10,
 };
 
 enum event_kind {
@@ -264,6 +265,11 @@ struct off_cpu_event {
     /* The task that woke it, if it slept; a wakeup by an interrupt has the task that was interrupted. */
     u64 waker;
     u64 waker_comm[2];
+    /* Where in the kernel it was then. */
+    u64 waker_stack;
+    /* Other threads of the server that waited for the same, at the beginning and at the wakeup. */
+    u64 waiters_entry;
+    u64 waiters_exit;
     /*
      * A path. Of a descriptor: the parts of its path in its file system, the last one first, each with a zero
      * behind it; one that begins the path is the root of the file system. Not sent if empty.

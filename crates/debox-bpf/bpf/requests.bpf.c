@@ -15,8 +15,8 @@
  * Sources: include/trace/events/{sock,tcp,sched}.h (sk_data_ready, sock_recv_length and sock_send_length:
  * Linux 6.3); net/ipv4/tcp_input.c and tcp.c (the order of events); Ruan's dissertation (2005), section 2.3.
  */
-#include "observe.h"
-#include "registers.h"
+#include "locks.h"
+#include "resource.h"
 
 #define TCP_ESTABLISHED 1
 #define TCP_SYN_RECV 3
@@ -199,7 +199,7 @@ INLINE struct connection *new_connection(struct sock *sk, u64 flags, u64 key) {
     u64 *count = map_lookup(&control, &counted);
     if (!count) return 0;
     if (map_update(&connections, &address, (const void *)&zero_connection, UPDATE_ANY)) {
-        count_lost(LOST_THREADS);
+        count_lost(LOST_CONNECTIONS);
         return 0;
     }
     struct connection *connection = map_lookup(&connections, &address);
@@ -558,6 +558,7 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tid = task->pid, tgid = task->tgid;
     map_delete(&activities, &tid);
+    map_delete(&locks, &tid);
     /* The process id will be reused by another process. */
     if (FIELD(FIELD(task, signal), live.counter) == 0) map_delete(&targets, &tgid);
     return 0;

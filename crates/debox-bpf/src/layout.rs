@@ -4,7 +4,7 @@
 pub(crate) const CALL_NONE: u64 = 0x1_0000_0000;
 pub(crate) const STACK_UNKNOWN: u64 = 0xffff_ffff;
 pub(crate) const CALLS_MAX: usize = 512;
-pub(crate) const LOST_KINDS: usize = 9;
+pub(crate) const LOST_KINDS: usize = 10;
 const SLEEPS_MAX: usize = 8;
 const USER_FRAMES_MAX: usize = 16;
 const EVENT_RECORD: u64 = 1;

@@ -42,7 +42,7 @@ pub use mappings::{CodeLocation, Mappings};
 pub use requests::{
     FailedCall, OffCpu, OpenResponse, READY_BUCKETS, RequestLimits, RequestObserver, SeenHead,
     SeenRequest, SeenResponse, SeenStatus, ServerEvent, ServerPort, SleepFile, TURN_BUCKETS,
-    Thread, Waker,
+    Thread, Waker, Within,
 };
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;

@@ -1,10 +1,11 @@
 //! Puts the programs into the kernel: sizes and policy first, then one tracepoint after the other.
 
 use std::fmt;
+use std::path::Path;
 
 use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, Iter, ProgramError};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use headway_debox::policy::Filter;
 use serde::Serialize;
 
@@ -77,6 +78,9 @@ impl fmt::Display for Visibility {
     }
 }
 
+/// Where the kernel describes its types.
+pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
 pub(crate) struct Tracepoint {
     program: &'static str,
     name: &'static str,
@@ -112,12 +116,12 @@ pub(crate) const WAITERS: &[Tracepoint] = &[
     required("switched", "sched_switch"),
 ];
 
-const CONTENDED: Tracepoint = optional(
+pub(crate) const CONTENDED: Tracepoint = optional(
     "contended",
     "contention_end",
     "waiters for kernel locks are not told apart",
 );
-const CONTEND: Tracepoint = optional(
+pub(crate) const CONTEND: Tracepoint = optional(
     "contend",
     "contention_begin",
     "waiters for kernel locks are not told apart",
@@ -221,7 +225,7 @@ pub(crate) fn load(
     // 0 means no limit; no call takes less than a nanosecond.
     let slower_ns = filter.slower_than_ns.unwrap_or(0);
     let (futex, mask) = (futex(), waiting - 1);
-    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let btf = kernel_types()?;
     EbpfLoader::new()
         .btf(Some(&btf))
         .map_max_entries("targets", limits.processes_max.max(1))
@@ -254,7 +258,7 @@ pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
     let waiting = waiting_slots(limits.sleepers_max);
     let (futex, mask) = (futex(), waiting - 1);
     let traits = traits(&Filter::default());
-    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let btf = kernel_types()?;
     EbpfLoader::new()
         .btf(Some(&btf))
         .map_max_entries("targets", limits.processes_max.max(1))
@@ -274,7 +278,7 @@ pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
 pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
     let object = object::runnable()?;
     check_privileges()?;
-    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let btf = kernel_types()?;
     let mut ebpf = EbpfLoader::new()
         .btf(Some(&btf))
         .map_max_entries("members", processes_max)
@@ -290,7 +294,7 @@ pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
     Ok(ebpf)
 }
 
-fn futex() -> u64 {
+pub(crate) fn futex() -> u64 {
     headway_debox::calls::number("futex").map_or(u64::MAX, u64::from)
 }
 
@@ -301,14 +305,14 @@ pub(crate) fn needs_user_space(filter: &Filter) -> bool {
 
 /// Four slots per sleeping thread, so that the few slots behind a hash position are hardly ever all
 /// in use.
-fn waiting_slots(sleepers_max: u32) -> u32 {
+pub(crate) fn waiting_slots(sleepers_max: u32) -> u32 {
     sleepers_max
         .clamp(2, 1 << 20)
         .saturating_mul(4)
         .next_power_of_two()
 }
 
-fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
+pub(crate) fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
     let mut traits = [0; CALLS_MAX];
     let mut mark = |number: u32, bit: u8| {
         if let Some(slot) = traits.get_mut(number as usize) {
@@ -330,7 +334,7 @@ pub(crate) fn attach(
     ebpf: &mut Ebpf,
     tracepoints: &[Tracepoint],
 ) -> Result<Visibility, AttachError> {
-    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let btf = kernel_types()?;
     let mut visibility = Visibility::default();
     for point in tracepoints {
         let Err(why) = attach_one(ebpf, &btf, point) else {
@@ -376,7 +380,7 @@ pub(crate) struct Switchable {
 impl Switchable {
     /// Loads and attaches it.
     pub fn attached(ebpf: &mut Ebpf, point: &Tracepoint) -> Result<Switchable, String> {
-        let btf = Btf::from_sys_fs().map_err(|error| chain(&error))?;
+        let btf = kernel_types().map_err(|error| error.to_string())?;
         let program = tracepoint(ebpf, point.program)?;
         program
             .load(point.name, &btf)
@@ -445,7 +449,7 @@ pub(crate) fn check_privileges() -> Result<(), AttachError> {
         .unwrap_or(u64::MAX);
     let has = |capability: u32| effective & (1 << capability) != 0;
     if has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON)) {
-        return check_lockdown();
+        return check_lockdown(Path::new("/sys/kernel/security/lockdown"));
     }
     let lacking: Vec<&str> = [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
         .into_iter()
@@ -459,8 +463,19 @@ pub(crate) fn check_privileges() -> Result<(), AttachError> {
     Err(AttachError::NotPermitted { why })
 }
 
-fn check_lockdown() -> Result<(), AttachError> {
-    let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+/// The kernel's description of its types.
+pub(crate) fn kernel_types() -> Result<Btf, AttachError> {
+    types_of(Path::new(KERNEL_TYPES))
+}
+
+fn types_of(path: &Path) -> Result<Btf, AttachError> {
+    Btf::parse_file(path, Endianness::default())
+        .map_err(|error| AttachError::NoBtf { why: chain(&error) })
+}
+
+/// An absent file is that of a kernel without lockdown (kernel_lockdown(7)).
+fn check_lockdown(path: &Path) -> Result<(), AttachError> {
+    let state = std::fs::read_to_string(path).unwrap_or_default();
     if !state.contains("[confidentiality]") {
         return Ok(());
     }
@@ -486,7 +501,45 @@ pub(crate) fn to_attach_error(error: &aya::EbpfError) -> AttachError {
 mod tests {
     use headway_debox::policy::Filter;
 
-    use super::{Visibility, traits, waiting_slots};
+    use std::path::Path;
+
+    use super::{Visibility, check_lockdown, traits, types_of, waiting_slots};
+    use crate::error::AttachError;
+
+    #[test]
+    fn kernel_that_does_not_describe_its_types_is_told_how_to_be_built() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let empty = folder.path().join("vmlinux");
+        std::fs::write(&empty, "").expect("written");
+        for path in [Path::new("/none"), &empty] {
+            let error = types_of(path).expect_err("it has none");
+            assert!(matches!(error, AttachError::NoBtf { .. }), "{error}");
+            assert!(
+                error.to_string().contains("CONFIG_DEBUG_INFO_BTF"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn lockdown_is_named_if_it_forbids_to_read_the_kernels_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("lockdown");
+        let checked = |state: &str| {
+            std::fs::write(&file, state).expect("written");
+            check_lockdown(&file)
+        };
+        let error = checked("none integrity [confidentiality]\n").expect_err("it forbids it");
+        assert!(matches!(error, AttachError::NotPermitted { .. }), "{error}");
+        assert!(error.to_string().contains("lockdown=integrity"), "{error}");
+        for state in [
+            "[none] integrity confidentiality\n",
+            "none [integrity] confidentiality\n",
+        ] {
+            assert!(checked(state).is_ok(), "{state}");
+        }
+        assert!(check_lockdown(Path::new("/none")).is_ok());
+    }
 
     #[test]
     fn traits_mark_descriptors_and_wanted_calls_when_both_apply() {

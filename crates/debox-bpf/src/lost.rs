@@ -32,6 +32,10 @@ pub struct Lost {
     /// up to the wakeup. Also events that it skipped because the same program was already running
     /// on that CPU.
     pub events: u64,
+    /// Times that something happened on a connection beyond
+    /// [`RequestLimits::connections_max`](crate::RequestLimits::connections_max): it was established or accepted, or
+    /// bytes came.
+    pub connections: u64,
 }
 
 impl Lost {
@@ -41,7 +45,7 @@ impl Lost {
     }
 
     /// What each number counts: one of it, and several.
-    fn parts(&self) -> [(u64, [&'static str; 2]); 10] {
+    fn parts(&self) -> [(u64, [&'static str; 2]); 11] {
         let beyond = [
             "call or sleep of a thread beyond the limit",
             "calls and sleeps of threads beyond the limit",
@@ -77,6 +81,13 @@ impl Lost {
             (
                 self.events,
                 ["context switch or wakeup", "context switches or wakeups"],
+            ),
+            (
+                self.connections,
+                [
+                    "event of a connection beyond the limit",
+                    "events of connections beyond the limit",
+                ],
             ),
         ]
     }

@@ -17,18 +17,28 @@ pub(crate) fn load_error(error: impl std::error::Error + 'static) -> AttachError
 /// What the kernel's part could not count or keep.
 pub(crate) fn lost_of(ebpf: &Ebpf) -> Lost {
     let counts = lost_counts(ebpf).unwrap_or_default();
-    let skipped: u64 = ebpf.programs().map(|(_, program)| skipped(program)).sum();
+    // Of a contention that was not seen, only the waiters are not known.
+    let (mut events, mut waiters) = (0, 0);
+    for (name, program) in ebpf.programs() {
+        let sum = if name.starts_with("conten") {
+            &mut waiters
+        } else {
+            &mut events
+        };
+        *sum += skipped(program);
+    }
     Lost {
         threads: counts[0],
         calls: counts[1],
         sleeps: counts[2],
         stacks: counts[3],
         records: counts[4],
-        waiters: counts[5],
+        waiters: counts[5] + waiters,
         processes: counts[6],
         names: 0,
         begun_before: counts[7],
-        events: counts[8] + skipped,
+        events: counts[8] + events,
+        connections: counts[9],
     }
 }
 

@@ -1,27 +1,28 @@
 //! The times of requests of a server that was not made for it, and what its threads did meanwhile
 //! (`bpf/requests.bpf.c`).
 
-use std::collections::HashMap as Cache;
-
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
-use headway_debox::{Label, Symbols};
+use headway_debox::Label;
 
 use crate::attach::monotonic_ns;
 use crate::error::AttachError;
 use crate::load::{self as tracepoints, Switchable, Visibility};
 use crate::lost::Lost;
-use crate::maps::{load_error, lost_of, stack_of};
+use crate::maps::{load_error, lost_of};
 use crate::target::Pids;
 
 mod events;
 mod load;
+mod reasons;
 mod sample;
 
 pub use events::{
     FailedCall, SeenHead, SeenRequest, SeenResponse, SeenStatus, SleepFile, Thread, Waker,
 };
 use events::{RawEvent, RawOffCpu};
+pub use reasons::Within;
+use reasons::{Reason, Reasons};
 use sample::Sample;
 
 /// `struct connection`, in words.
@@ -102,7 +103,7 @@ pub enum ServerEvent {
 }
 
 /// A time that a thread of the server was not on a CPU.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct OffCpu {
     /// The thread.
     pub thread: Thread,
@@ -118,9 +119,13 @@ pub struct OffCpu {
     pub label: Label,
     /// The kernel function in which it waited.
     pub symbol: Option<String>,
+    /// What the kernel did then beside the call.
+    pub within: Option<Within>,
+    /// How many other threads of the server waited for the same, at its beginning or at its wakeup: the larger count.
+    pub waiters: u64,
     /// The connection that it used last; `None` after a wait for events.
     pub connection: Option<u64>,
-    /// The task that woke it; for a wakeup by an interrupt, the task that was interrupted.
+    /// The task that woke it; `None` if an interrupt did.
     pub waker: Option<Waker>,
     /// The file that the call uses.
     pub file: Option<SleepFile>,
@@ -154,8 +159,7 @@ pub struct RequestObserver {
     calls: Option<Switchable>,
     heads: bool,
     sample: Sample,
-    symbols: Option<Symbols>,
-    reasons: Cache<u64, (Label, Option<String>)>,
+    reasons: Reasons,
 }
 
 impl RequestObserver {
@@ -194,8 +198,7 @@ impl RequestObserver {
             calls,
             heads: limits.heads,
             sample: Sample::default(),
-            symbols: Symbols::load().ok().filter(|symbols| !symbols.hidden()),
-            reasons: Cache::new(),
+            reasons: Reasons::load(),
         };
         observer.control(CALLS_SINCE, monotonic_ns())?;
         ports.iter().try_for_each(|port| observer.add_port(*port))?;
@@ -247,9 +250,13 @@ impl RequestObserver {
             return Ok(());
         }
         self.sees_unix = true;
-        let seen = tracepoints::attach(&mut self.ebpf, load::UNIX)?;
-        if !seen.missing.is_empty() {
-            self.visibility.missing.extend(seen.missing);
+        let types = std::fs::read(tracepoints::KERNEL_TYPES).unwrap_or_default();
+        let mut missing = load::missing_structures(&types);
+        if missing.is_empty() {
+            missing = tracepoints::attach(&mut self.ebpf, load::UNIX)?.missing;
+        }
+        if !missing.is_empty() {
+            self.visibility.missing.extend(missing);
             return Ok(());
         }
         self.expect_port(0)?;
@@ -407,21 +414,31 @@ impl RequestObserver {
 
     fn off_cpu(&mut self, raw: RawOffCpu) -> OffCpu {
         let by_name = raw.call.and_then(load::label_of_call);
-        let (label, symbol) = match (raw.woken_ns, by_name) {
-            (None, _) => (Label::Unknown, None),
-            (_, Some(label)) => (label, None),
-            (Some(_), None) => self.reason(raw.stack),
+        let named = |label: Label| Reason {
+            label,
+            ..Reason::default()
         };
+        let reason = match (raw.woken_ns, by_name) {
+            (None, _) => named(Label::Unknown),
+            (_, Some(label)) => named(label),
+            (Some(_), None) => self.reasons.of_sleep(&self.ebpf, raw.stack),
+        };
+        let waker = raw.waker.and_then(|waker| {
+            let functions = self.reasons.of_waker(&self.ebpf, raw.waker_stack)?;
+            Some(Waker { functions, ..waker })
+        });
         OffCpu {
             thread: raw.thread,
             call: raw.call,
             start_ns: raw.start_ns,
             woken_ns: raw.woken_ns,
             end_ns: raw.end_ns,
-            label,
-            symbol,
+            label: reason.label,
+            symbol: reason.symbol,
+            within: reason.within,
+            waiters: raw.waiters,
             connection: raw.connection,
-            waker: raw.waker,
+            waker,
             file: raw.file,
         }
     }
@@ -438,18 +455,6 @@ impl RequestObserver {
         raw.end_ns = monotonic_ns();
         raw.woken_ns = raw.woken_ns.or((asleep != 0).then_some(raw.end_ns));
         Some(self.off_cpu(raw))
-    }
-
-    /// Label and function of a kernel stack. The map of stacks does not grow, so neither does this.
-    fn reason(&mut self, stack: u64) -> (Label, Option<String>) {
-        let (ebpf, symbols) = (&self.ebpf, &self.symbols);
-        let named = || {
-            let stack = stack_of(ebpf, stack);
-            let label = symbols.as_ref().map(|symbols| symbols.label(&stack));
-            let symbol = (symbols.as_ref()).and_then(|symbols| symbols.waiting_site(&stack));
-            (label.unwrap_or(Label::Unknown), symbol)
-        };
-        self.reasons.entry(stack).or_insert_with(named).clone()
     }
 
     /// The responses under way, of connections that are open.
@@ -561,8 +566,8 @@ impl RequestObserver {
         &self.visibility
     }
 
-    /// What could not be reported up to now: [`Lost::records`] are events, [`Lost::threads`]
-    /// connections and threads beyond the limits.
+    /// What could not be reported up to now: [`Lost::records`] are events, [`Lost::threads`] and
+    /// [`Lost::connections`] are beyond the limits.
     pub fn lost(&self) -> Lost {
         lost_of(&self.ebpf)
     }

@@ -152,12 +152,22 @@ impl Symbols {
     /// scheduler. If that is a general primitive, such as a lock or a page flag, its caller
     /// follows, since it names the resource: `folio_wait_bit_common < filemap_update_page`.
     pub fn waiting_site(&self, stack: &[u64]) -> Option<String> {
+        waiting::describe(self.names(stack))
+    }
+
+    /// The names of the functions of a stack, innermost first.
+    fn names<'s>(&'s self, stack: &'s [u64]) -> impl Iterator<Item = &'s str> {
         // Return addresses point behind the call, which may already be the next function.
-        let names = stack
-            .iter()
+        (stack.iter())
             .filter_map(|address| self.name(address.saturating_sub(1)))
-            .map(|(name, _)| name);
-        waiting::describe(names)
+            .map(|(name, _)| name)
+    }
+
+    /// The functions of a stack, innermost first, without those of the scheduler and of observers.
+    pub fn functions<'s>(&'s self, stack: &'s [u64]) -> impl Iterator<Item = &'s str> {
+        (self.names(stack))
+            .map(waiting::without_suffix)
+            .filter(|name| !waiting::is_machinery(name))
     }
 
     /// The innermost function of a stack that is not the scheduler's, and where in it.
@@ -192,12 +202,7 @@ impl Symbols {
 
     /// The resource a stack (innermost first) was waiting for.
     pub fn label(&self, stack: &[u64]) -> Label {
-        Label::of(
-            stack
-                .iter()
-                .filter_map(|address| self.name(address.saturating_sub(1)))
-                .map(|(name, _)| name),
-        )
+        Label::of(self.names(stack))
     }
 
     /// Lines are `address type name [module]`.

@@ -129,6 +129,7 @@ fn one(report: &Report, problem: Problem, causes: &[&CauseShare], kind: Kind) ->
 #[cfg(test)]
 mod tests {
     use headway_debox::Label;
+    use headway_debox_bpf::Within;
 
     use super::{FAST_US, advice};
     use crate::figures::Failure;
@@ -190,12 +191,24 @@ mod tests {
         assert_eq!(problem("sendfile", Label::PageIo), Problem::Read);
         assert_eq!(problem("a page fault", Label::PageIo), Problem::Read);
         assert_eq!(problem("newfstatat", Label::BufferIo), Problem::Lookup);
-        assert_eq!(problem("pread64", Label::Journal), Problem::AccessTime);
         assert_eq!(problem("write", Label::Journal), Problem::Write);
         assert_eq!(problem("pwrite64", Label::InodeLock), Problem::Write);
         assert_eq!(problem("flock", Label::FileLock), Problem::FileLock);
         assert_eq!(problem("epoll_wait", Label::EventWait), Problem::Elsewhere);
         assert_eq!(problem("futex", Label::Futex), Problem::Futex);
+        let within = |call, label, within| {
+            let mut cause = cause(Phase::Service, "asleep", call, label);
+            cause.within = Some(within);
+            Problem::of(&cause, Kind::Other).expect("a problem")
+        };
+        let accessed = |call| within(call, Label::Journal, Within::AccessTime);
+        assert_eq!(accessed("pread64"), Problem::AccessTime);
+        assert_eq!(accessed("getdents64"), Problem::AccessTime);
+        let mapped = |call, label| within(call, label, Within::PageFault);
+        assert_eq!(mapped("writev", Label::PageIo), Problem::MappedRead);
+        assert_eq!(mapped("sendmsg", Label::Fuse), Problem::MappedRead);
+        assert_eq!(mapped("write", Label::Journal), Problem::Write);
+        assert_eq!(mapped("a page fault", Label::PageIo), Problem::Read);
         let idle = cause(Phase::ReceiveQueue, "asleep", "futex", Label::Futex);
         assert_eq!(Problem::of(&idle, Kind::Other), None);
         let mut log = cause(Phase::Service, "asleep", "write", Label::DirtyThrottle);

@@ -222,10 +222,7 @@ mod tests {
             woken_ns,
             end_ns: 500,
             label,
-            symbol: None,
-            connection: None,
-            waker: None,
-            file: None,
+            ..OffCpu::default()
         }
     }
 

@@ -140,7 +140,8 @@ impl View<'_> {
                 "tid": span.thread.tid,
                 "ts": self.us(from_ns),
                 "dur": to_ns.saturating_sub(from_ns) as f64 / 1e3,
-                "args": { "file": name(span.at.file), "kernel": name(span.at.symbol), "holder": name(span.at.holder) },
+                "args": { "file": name(span.at.file), "kernel": name(span.at.symbol), "holder": name(span.at.holder),
+                    "woken_in": name(span.at.woken_in), "waiters": span.at.waiters },
             })
         };
         let mut events = Vec::new();
@@ -232,10 +233,7 @@ mod tests {
             woken_ns: Some(5_000),
             end_ns: 6_000,
             label: Label::Fuse,
-            symbol: None,
-            connection: None,
-            waker: None,
-            file: None,
+            ..OffCpu::default()
         };
         kept.span(&off, At::default());
         let request = SeenRequest {

@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 
 use headway_debox::Label;
-use headway_debox_bpf::{OffCpu, SleepFile};
+use headway_debox_bpf::{OffCpu, SleepFile, Waker};
 
 /// How many names are kept. Files beyond are not named.
 const NAMES_MAX: usize = 65_536;
@@ -59,6 +59,15 @@ const HELD: &[Label] = &[
     Label::Ipc,
 ];
 
+/// Between the functions of a stack.
+const FUNCTIONS_BETWEEN: &str = " < ";
+
+/// The task that woke a thread from a sleep for a lock.
+fn holder_of(off: &OffCpu) -> Option<&Waker> {
+    let waker = off.waker.as_ref().filter(|_| HELD.contains(&off.label));
+    waker.filter(|waker| waker.thread.pid != 0)
+}
+
 impl FileNames {
     /// Names whose paths are hashed, with a key that is forgotten.
     pub fn anonymous() -> FileNames {
@@ -102,11 +111,20 @@ impl FileNames {
 
     /// The holder of the lock for which a thread slept, if it slept for one: the task that woke it.
     pub(crate) fn holder(&mut self, off: &OffCpu) -> Option<u32> {
-        let waker = off.waker.as_ref().filter(|_| HELD.contains(&off.label))?;
-        if waker.pid == 0 {
-            return None;
-        }
-        self.number(&format!("{} (process {})", waker.name, waker.pid))
+        let waker = holder_of(off)?;
+        self.number(&format!("{} (process {})", waker.name, waker.thread.pid))
+    }
+
+    /// The kernel functions in which the holder woke it, the innermost first.
+    pub(crate) fn woken_in(&mut self, off: &OffCpu) -> Option<u32> {
+        let waker = holder_of(off).filter(|waker| !waker.functions.is_empty())?;
+        self.number(&waker.functions.join(FUNCTIONS_BETWEEN))
+    }
+
+    /// What [`FileNames::woken_in`] has numbered.
+    pub(crate) fn functions(&self, number: u32) -> Vec<String> {
+        let functions = self.name(number).split(FUNCTIONS_BETWEEN);
+        functions.map(str::to_owned).collect()
     }
 
     /// The name with this number.

@@ -1,7 +1,7 @@
 //! The parts of a request: phases, and what the thread did that the request depended on.
 
 use headway_debox::Label;
-use headway_debox_bpf::{OffCpu, SeenRequest, SeenResponse, Thread};
+use headway_debox_bpf::{OffCpu, SeenRequest, SeenResponse, Thread, Within};
 use serde::Serialize;
 
 use crate::names::FileNames;
@@ -112,6 +112,11 @@ pub(crate) struct At {
     pub symbol: Option<u32>,
     /// The process which had the lock.
     pub holder: Option<u32>,
+    /// The kernel functions in which that one woke the thread.
+    pub woken_in: Option<u32>,
+    pub within: Option<Within>,
+    /// Other threads that waited for the same.
+    pub waiters: u32,
 }
 
 /// What a thread does that has not ended.
@@ -138,7 +143,26 @@ impl Threads<'_> {
         let current = current.as_ref().map(|off| (off, &mut *self.names));
         self.timeline.pieces(thread, times, current)
     }
+
+    /// While the thread that read a request was idle, another one had yet to pass it on: the pieces of that one.
+    fn before_handover(&mut self, pieces: Vec<Piece>, depth: usize) -> Vec<Piece> {
+        let mut followed = Vec::new();
+        for piece in pieces {
+            match piece.woken_by.filter(|by| self.timeline.knows(*by)) {
+                Some(by) if depth > 0 => {
+                    let times = (piece.start_ns, piece.start_ns + piece.length_ns);
+                    let pieces = self.pieces(by, times, false);
+                    followed.extend(self.before_handover(pieces, depth - 1));
+                }
+                _ => followed.push(piece),
+            }
+        }
+        followed
+    }
 }
+
+/// How many threads pass a request on, at most.
+const HANDOVERS_MAX: usize = 3;
 
 /// The parts of a request up to the beginning of its response. The time in which the client had
 /// yet to send the rest is left out.
@@ -235,7 +259,10 @@ impl Parts {
             self.push(phase, Doing::Unseen, times.1.saturating_sub(times.0));
             return;
         };
-        let pieces = threads.pieces(thread, times, Some(thread) == self.writer);
+        let mut pieces = threads.pieces(thread, times, Some(thread) == self.writer);
+        if phase == Phase::ReceiveQueue {
+            pieces = threads.before_handover(pieces, HANDOVERS_MAX);
+        }
         self.pieces(phase, pieces);
     }
 

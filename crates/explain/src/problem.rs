@@ -1,6 +1,7 @@
 //! What kind of problem a cause is, by where the request was and what its thread did.
 
 use headway_debox::Label;
+use headway_debox_bpf::Within;
 use serde::Serialize;
 
 use crate::parts::Phase;
@@ -14,6 +15,8 @@ pub enum Problem {
     Lookup,
     /// Contents of files are read.
     Read,
+    /// Contents of mapped files are read, by page faults.
+    MappedRead,
     /// The time of an access is written when a file is read.
     AccessTime,
     /// A log is written.
@@ -85,11 +88,15 @@ impl Problem {
             Label::SocketAccept | Label::Timer | Label::Signal => return None,
             _ => {}
         }
+        let reads = matches!(cause.label?, Label::PageIo | Label::Fuse | Label::NetworkFs);
+        let in_a_fault = cause.within == Some(Within::PageFault) && call != "a page fault";
         let writes = ["write", "fsync", "fdatasync", "ftruncate", "fallocate"];
         let looks_up = [
             "open", "stat", "access", "readlink", "getdents", "unlink", "rename", "mkdir", "chdir",
         ];
         Some(match call {
+            _ if cause.within == Some(Within::AccessTime) => Problem::AccessTime,
+            _ if in_a_fault && reads => Problem::MappedRead,
             "flock" | "fcntl" => Problem::FileLock,
             _ if writes.iter().any(|part| call.contains(part)) => {
                 match cause.files.iter().any(|file| is_log(&file.path)) {
@@ -98,8 +105,6 @@ impl Problem {
                 }
             }
             _ if looks_up.iter().any(|part| call.contains(part)) => Problem::Lookup,
-            // Nothing else of a read needs the journal.
-            _ if cause.label == Some(Label::Journal) => Problem::AccessTime,
             _ => Problem::Read,
         })
     }

@@ -25,8 +25,11 @@ pub(crate) fn finding(
             format!("{server} sleeps when it opens files or looks them up ({call}{file})")
         }
         (Problem::Read, _) => format!("{server} sleeps when it reads files ({call}{file})"),
+        (Problem::MappedRead, _) => {
+            format!("{server} sleeps in page faults of mapped files ({call}{file})")
+        }
         (Problem::AccessTime, _) => {
-            format!("{server} waits for the journal when it reads files ({call}{file})")
+            format!("{server} sleeps when it updates the access times of files ({call}{file})")
         }
         (Problem::Log, _) => format!("{server} sleeps when it writes its log ({call}{file})"),
         (Problem::Write, _) => format!("{server} sleeps when it writes files ({call}{file})"),
@@ -116,7 +119,16 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
         }
         (Problem::Read, Kind::Apache) => {
             "allow more threads (`ThreadsPerChild`, `MaxRequestWorkers`) or keep the files in memory: a thread sleeps \
-             while its file is read from the disk. If that is a page fault, set `EnableMMAP Off` and `EnableSendfile On`."
+             while its file is read from the disk."
+        }
+        (Problem::MappedRead, Kind::Apache) => {
+            "allow more threads (`ThreadsPerChild`, `MaxRequestWorkers`): a thread sleeps in each page fault while it sends a \
+             mapped file. With `EnableMMAP Off` and `EnableSendfile On` reading takes as long, but a response begins \
+             before its whole file is read."
+        }
+        (Problem::MappedRead, _) => {
+            "keep the files in memory, or send them from more threads: a thread sleeps in each page fault while it sends a \
+             mapped file."
         }
         (Problem::Read, Kind::Node) => {
             "raise `UV_THREADPOOL_SIZE`, and do not call `fs.readFileSync` in a handler: reading from the disk blocks \
@@ -127,8 +139,8 @@ pub(crate) fn remedy(problem: Problem, kind: Kind) -> &'static str {
              disk works."
         }
         (Problem::AccessTime, _) => {
-            "mount the file system with `noatime`: each read of a file also writes its access time, and that \
-             waits for the journal."
+            "mount the file system with `noatime`: reading a file also writes the time of its access, and that sleeps. With \
+             `relatime` this still happens once per day, and after each change of the file."
         }
         (Problem::Log, Kind::Nginx) => {
             "set `access_log PATH FORMAT buffer=64k flush=1s`, or move the log to another disk: the worker sleeps when \

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use headway_base::format::{percent, time_us};
+use headway_base::format::{count, percent, time_us};
 use headway_debox::Label;
+use headway_debox_bpf::{Lost, Within};
 use headway_latency::analysis::Inversion;
 use headway_latency::inversion::inversion;
 use serde::Serialize;
@@ -164,6 +165,11 @@ pub struct CauseShare {
     pub files: Vec<FileShare>,
     /// The processes which had the lock for most of that time.
     pub holders: Vec<HolderShare>,
+    /// Other threads of the server that waited for the same at a time: the most that were seen. What a thread waits for
+    /// is known as for `headway trace`: a lock, a futex, a file, or else the place in the kernel.
+    pub waiters_max: u32,
+    /// What the kernel did beside the call in most of that time.
+    pub within: Option<Within>,
 }
 
 /// Requests with the same method and path.
@@ -188,6 +194,8 @@ pub struct PathShare {
 pub struct HolderShare {
     /// Name and process id.
     pub name: String,
+    /// The kernel functions in which it then woke the thread, the innermost first.
+    pub woken_in: Vec<String>,
     /// The time.
     pub total_ns: u64,
 }
@@ -220,7 +228,7 @@ impl Report {
     pub fn of(collector: &Collector) -> Report {
         let mut order: Vec<&Stored> = collector.stored.iter().collect();
         order.sort_by_key(|stored| stored.total_ns);
-        let sums = Sums::of(&order, collector.causes.len());
+        let shares = shares(&order, collector.causes.len());
         let mut report = Report {
             schema: SCHEMA,
             requests: Requests {
@@ -231,12 +239,26 @@ impl Report {
             latency: latency(&order),
             ..Report::default()
         };
-        report.phases = phases(&collector.causes, &sums);
-        report.causes = causes(&collector.causes, &collector.names, &order, &sums);
+        report.phases = phases(&collector.causes, &shares);
+        report.causes = causes(&collector.causes, &collector.names, &order, &shares);
         report.paths = paths(&collector.names, &order);
         report.sleeps = collector.sleeps.rows();
         report.inversion = inversion(&collector.cells);
         report
+    }
+
+    /// Says what was lost: events, and what was beyond a limit.
+    pub fn lose(&mut self, lost: &Lost, connections_max: u32) {
+        self.lost_events = lost.records + lost.threads + lost.processes + lost.events;
+        if lost.connections > 0 {
+            self.missing.push(format!(
+                "More than {} connections were open at a time, and requests on the others are in no table.",
+                count(u64::from(connections_max))
+            ));
+        }
+        if !lost.is_none() {
+            self.missing.push(format!("{lost}."));
+        }
     }
 
     /// Writes advice and summary, when everything else is known.
@@ -283,9 +305,9 @@ impl Collector {
         let latest = self.stored.iter().rev().take(GLANCED);
         let mut order: Vec<&Stored> = latest.collect();
         order.sort_by_key(|stored| stored.total_ns);
-        let sums = Sums::of(&order, self.causes.len());
-        let largest = (self.causes.iter().zip(&sums.shares))
-            .max_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))?;
+        let shares = shares(&order, self.causes.len());
+        let largest =
+            (self.causes.iter().zip(&shares)).max_by(|(_, a), (_, b)| a.p99.total_cmp(&b.p99))?;
         let latency = latency(&order);
         Some(format!(
             "p50 {}, p99 {}, {} of it in {}: {}",
@@ -328,33 +350,25 @@ fn around<'o, 's>(order: &'o [&'s Stored], quantile: f64) -> &'o [&'s Stored] {
 }
 
 /// The share of each cause, by its number: of all, and around each percentile.
-struct Sums {
-    shares: Vec<Shares>,
-}
-
-impl Sums {
-    fn of(order: &[&Stored], causes: usize) -> Sums {
-        let share = |requests: &[&Stored]| {
-            let mut sums = vec![0_u64; causes];
-            for (cause, _, ns) in requests.iter().flat_map(|stored| &stored.parts) {
-                sums[*cause as usize] += ns;
-            }
-            let whole: u64 = sums.iter().sum();
-            let of = |ns: u64| ns as f64 / whole.max(1) as f64;
-            sums.into_iter().map(of).collect::<Vec<f64>>()
-        };
-        let all = share(order);
-        let [p50, p95, p99] = SHOWN.map(|quantile| share(around(order, quantile)));
-        let shares = (0..causes).map(|cause| Shares {
-            all: all[cause],
-            p50: p50[cause],
-            p95: p95[cause],
-            p99: p99[cause],
-        });
-        Sums {
-            shares: shares.collect(),
+fn shares(order: &[&Stored], causes: usize) -> Vec<Shares> {
+    let share = |requests: &[&Stored]| {
+        let mut sums = vec![0_u64; causes];
+        for (cause, _, ns) in requests.iter().flat_map(|stored| &stored.parts) {
+            sums[*cause as usize] += ns;
         }
-    }
+        let whole: u64 = sums.iter().sum();
+        let of = |ns: u64| ns as f64 / whole.max(1) as f64;
+        sums.into_iter().map(of).collect::<Vec<f64>>()
+    };
+    let all = share(order);
+    let [p50, p95, p99] = SHOWN.map(|quantile| share(around(order, quantile)));
+    let shares = (0..causes).map(|cause| Shares {
+        all: all[cause],
+        p50: p50[cause],
+        p95: p95[cause],
+        p99: p99[cause],
+    });
+    shares.collect()
 }
 
 /// `order` is by length.
@@ -391,9 +405,9 @@ fn paths(names: &FileNames, order: &[&Stored]) -> Vec<PathShare> {
     rows
 }
 
-fn phases(causes: &[Cause], sums: &Sums) -> Vec<PhaseShare> {
+fn phases(causes: &[Cause], shares: &[Shares]) -> Vec<PhaseShare> {
     let share = |phase: Phase| {
-        let of_phase = causes.iter().zip(&sums.shares);
+        let of_phase = causes.iter().zip(shares);
         of_phase
             .filter(|(cause, _)| cause.phase == phase)
             .fold(Shares::default(), |sum, (_, share)| sum.plus(*share))
@@ -413,10 +427,17 @@ struct Totals {
     requests: u64,
     files: HashMap<u32, u64>,
     symbols: HashMap<u32, u64>,
-    holders: HashMap<u32, u64>,
+    holders: HashMap<(u32, Option<u32>), u64>,
+    within: HashMap<Within, u64>,
+    waiters_max: u32,
 }
 
-fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -> Vec<CauseShare> {
+fn causes(
+    causes: &[Cause],
+    names: &FileNames,
+    order: &[&Stored],
+    shares: &[Shares],
+) -> Vec<CauseShare> {
     let mut totals = vec![Totals::default(); causes.len()];
     for stored in order {
         let mut counted = Vec::new();
@@ -432,11 +453,15 @@ fn causes(causes: &[Cause], names: &FileNames, order: &[&Stored], sums: &Sums) -
                 *total.symbols.entry(symbol).or_default() += ns;
             }
             if let Some(holder) = at.holder {
-                *total.holders.entry(holder).or_default() += ns;
+                *total.holders.entry((holder, at.woken_in)).or_default() += ns;
             }
+            if let Some(within) = at.within {
+                *total.within.entry(within).or_default() += ns;
+            }
+            total.waiters_max = total.waiters_max.max(at.waiters);
         }
     }
-    let rows = causes.iter().zip(totals).zip(&sums.shares);
+    let rows = causes.iter().zip(totals).zip(shares);
     let mut rows: Vec<CauseShare> = rows
         .map(|((cause, totals), share)| row(cause, &totals, *share, names))
         .filter(|row| row.total_ns > 0)
@@ -455,41 +480,44 @@ fn row(cause: &Cause, totals: &Totals, share: Shares, names: &FileNames) -> Caus
         }
         _ => (None, None),
     };
-    let largest = |sums: &HashMap<u32, u64>| {
-        let mut sums: Vec<(u64, &str)> = (sums.iter())
-            .map(|(number, ns)| (*ns, names.name(*number)))
-            .collect();
-        sums.sort_by(|a, b| b.cmp(a));
-        sums.truncate(FILES_MAX);
-        let shares = sums.into_iter().map(|(total_ns, path)| FileShare {
-            path: path.to_owned(),
-            total_ns,
-        });
-        shares.collect::<Vec<FileShare>>()
-    };
+    let most_within = (totals.within.iter()).find(|(_, ns)| **ns * 2 > totals.ns);
     CauseShare {
         cause: crate::text::in_words(cause),
         phase: cause.phase,
         doing: cause.doing.word(),
         call,
         label,
-        symbol: largest(&totals.symbols)
-            .into_iter()
-            .next()
-            .map(|one| one.path),
+        symbol: (largest(&totals.symbols).first())
+            .map(|(number, _)| names.name(*number).to_owned()),
         for_others: cause.for_others,
         blocked: cause.is_blocked(),
         share,
         total_ns: totals.ns,
         requests: totals.requests,
-        files: largest(&totals.files),
-        holders: (largest(&totals.holders).into_iter())
-            .map(|one| HolderShare {
-                name: one.path,
-                total_ns: one.total_ns,
+        files: (largest(&totals.files).into_iter())
+            .map(|(number, total_ns)| FileShare {
+                path: names.name(number).to_owned(),
+                total_ns,
             })
             .collect(),
+        holders: (largest(&totals.holders).into_iter())
+            .map(|((name, woken_in), total_ns)| HolderShare {
+                name: names.name(name).to_owned(),
+                woken_in: woken_in.map_or_else(Vec::new, |number| names.functions(number)),
+                total_ns,
+            })
+            .collect(),
+        waiters_max: totals.waiters_max,
+        within: most_within.map(|(within, _)| *within),
     }
+}
+
+/// Those with the most time, in order.
+fn largest<K: Copy + Ord>(sums: &HashMap<K, u64>) -> Vec<(K, u64)> {
+    let mut sums: Vec<(K, u64)> = sums.iter().map(|(key, ns)| (*key, *ns)).collect();
+    sums.sort_by_key(|(key, ns)| (std::cmp::Reverse(*ns), *key));
+    sums.truncate(FILES_MAX);
+    sums
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use headway_debox::Label;
 
 use crate::advice::{Advice, is_fast};
 use crate::parts::{Cause, Doing, Phase};
-use crate::report::{CauseShare, PathShare, Report};
+use crate::report::{CauseShare, HolderShare, PathShare, Report};
 
 mod figures;
 
@@ -179,7 +179,7 @@ fn thread_in_words(cause: &CauseShare) -> String {
     let waited = matches!(cause.phase, Phase::AcceptQueue | Phase::ReceiveQueue);
     let thread = match cause.phase {
         Phase::AcceptQueue => "the thread that then accepted it",
-        Phase::ReceiveQueue => "the thread that then read it",
+        Phase::ReceiveQueue => "the thread that then read it or passed it on",
         _ => "its thread",
     };
     match cause.doing {
@@ -189,8 +189,28 @@ fn thread_in_words(cause: &CauseShare) -> String {
         "running" if cause.for_others => format!(" while {thread} ran for other requests"),
         "running" => format!(" while {thread} ran"),
         "runnable" => format!(" while {thread} waited for a CPU"),
-        _ => format!(" while {thread} was {}{file}", cause.cause),
+        _ => {
+            let with =
+                waiters_in_words(cause).map_or_else(String::new, |text| format!(" with {text}"));
+            format!(" while {thread} was {}{file}{with}", cause.cause)
+        }
     }
+}
+
+/// The process which had a lock, and where in the kernel it gave it back.
+pub fn holder_in_words(holder: &HolderShare) -> String {
+    let name = printable(&holder.name);
+    match holder.woken_in.is_empty() {
+        true => name.into_owned(),
+        false => format!("{name}, woken in {}", holder.woken_in.join(" < ")),
+    }
+}
+
+/// Other threads that waited for the same; `None` if there were none, or they were idle.
+pub fn waiters_in_words(cause: &CauseShare) -> Option<String> {
+    let waiters = u64::from(cause.waiters_max);
+    let most = counted(waiters, "more waiter", "more waiters");
+    (waiters > 0 && cause.blocked).then(|| format!("up to {most}"))
 }
 
 /// Everything, for a terminal or a file.
@@ -267,7 +287,10 @@ fn causes(report: &Report, out: &mut String, heading: &impl Fn(&str) -> String) 
             let _ = writeln!(out, "{:>60}{}", "", printable(&file.path));
         }
         if let Some(holder) = cause.holders.first() {
-            let _ = writeln!(out, "{:>60}held by {}", "", printable(&holder.name));
+            let _ = writeln!(out, "{:>60}held by {}", "", holder_in_words(holder));
+        }
+        if let Some(waiters) = waiters_in_words(cause) {
+            let _ = writeln!(out, "{:>60}with {waiters}", "");
         }
     }
     if more > 0 {

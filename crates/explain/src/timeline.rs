@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use headway_debox::Label;
 use headway_debox_bpf::{OffCpu, Thread};
 
 use crate::names::FileNames;
@@ -26,6 +27,7 @@ struct Span {
     asleep: Doing,
     connection: Option<u64>,
     at: At,
+    woken_by: Option<Thread>,
 }
 
 /// A piece of a thread's time.
@@ -37,6 +39,8 @@ pub(crate) struct Piece {
     /// The connection that the thread had used last.
     pub connection: Option<u64>,
     pub at: At,
+    /// The thread that ended the sleep, if it was one for work or a lock.
+    pub woken_by: Option<Thread>,
 }
 
 /// The recent past of all threads.
@@ -87,6 +91,11 @@ impl Timeline {
         }
     }
 
+    /// Whether something is known of a thread.
+    pub fn knows(&self, thread: Thread) -> bool {
+        self.threads.contains_key(&thread)
+    }
+
     /// What a thread did from one time to another, in order. The lengths add up to the whole.
     /// `current` is a time off the CPU that has not ended.
     pub fn pieces(
@@ -108,9 +117,17 @@ impl Timeline {
         if let Some((off, names)) = current {
             pieces.add(&Span::of(off, names));
         }
-        pieces.fill(to_ns, Doing::Running, None, At::default());
+        pieces.run(to_ns);
         pieces.pieces
     }
+}
+
+/// The thread that ended a sleep for work or a lock. If its beginning was not seen, only the wakeup tells.
+fn woken_by(off: &OffCpu) -> Option<Thread> {
+    let waker = off.waker.as_ref()?;
+    let by_futex = || waker.functions.iter().any(|name| name.contains("futex"));
+    let is_handover = off.label == Label::Futex || off.start_ns == 0 && by_futex();
+    is_handover.then_some(waker.thread)
 }
 
 impl Span {
@@ -127,10 +144,14 @@ impl Span {
                 },
             },
             connection: off.connection,
+            woken_by: woken_by(off),
             at: At {
                 file: names.of(off),
                 symbol: off.symbol.as_deref().map(|name| names.symbol(name)),
                 holder: names.holder(off),
+                woken_in: names.woken_in(off),
+                within: off.within,
+                waiters: u32::try_from(off.waiters).unwrap_or(u32::MAX),
             },
         }
     }
@@ -148,25 +169,40 @@ impl Cut {
         if span.start_ns >= self.to_ns || span.end_ns <= self.at_ns {
             return;
         }
-        self.fill(span.start_ns, Doing::Running, None, At::default());
-        self.fill(span.woken_ns, span.asleep.clone(), span.connection, span.at);
-        let none = At::default();
-        self.fill(span.end_ns, Doing::Runnable, span.connection, none);
+        self.run(span.start_ns);
+        self.fill(span.woken_ns, |piece| Piece {
+            doing: span.asleep.clone(),
+            connection: span.connection,
+            at: span.at,
+            woken_by: span.woken_by,
+            ..piece
+        });
+        self.fill(span.end_ns, |piece| Piece {
+            doing: Doing::Runnable,
+            connection: span.connection,
+            ..piece
+        });
     }
 
-    /// Everything up to this time.
-    fn fill(&mut self, to_ns: u64, doing: Doing, connection: Option<u64>, at: At) {
+    /// On a CPU up to this time.
+    fn run(&mut self, to_ns: u64) {
+        self.fill(to_ns, |piece| piece);
+    }
+
+    /// Everything up to this time: a piece of a thread that runs, but for what is changed.
+    fn fill(&mut self, to_ns: u64, change: impl FnOnce(Piece) -> Piece) {
         let to_ns = to_ns.min(self.to_ns);
         if to_ns <= self.at_ns {
             return;
         }
-        self.pieces.push(Piece {
+        self.pieces.push(change(Piece {
             start_ns: self.at_ns,
             length_ns: to_ns - self.at_ns,
-            doing,
-            connection,
-            at,
-        });
+            doing: Doing::Running,
+            connection: None,
+            at: At::default(),
+            woken_by: None,
+        }));
         self.at_ns = to_ns;
     }
 }
@@ -188,10 +224,7 @@ mod tests {
             woken_ns,
             end_ns,
             label: Label::PageIo,
-            symbol: None,
-            connection: None,
-            waker: None,
-            file: None,
+            ..OffCpu::default()
         }
     }
 

@@ -4,56 +4,22 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use headway_debox_bpf::RequestLimits;
-use headway_explain::{Collector, Report, Server, Target, Upstreams};
-use headway_os::ticks::monotonic_ns;
+use headway_explain::{Keep, Report};
 use headway_test_support::skip;
 
-use crate::bed::is_unsupported;
+use crate::bed::{Observed, late_or_skip};
 use crate::fuse::{LateFilesystem, Operation};
-use crate::servers::{Running, apache, nginx, nginx_with_full_log_disk, node, php_fpm, python};
+use crate::servers::{
+    Running, apache, apache_of_files, nginx, nginx_with_full_log_disk, node, php_fpm, python,
+};
 
 const REPEATS: usize = 3;
 
-/// What `explain` says of a server while clients ask; `None` after saying what this machine lacks.
 fn observe(test: &str, server: &Running, clients: impl FnOnce() + Send) -> Option<Report> {
-    let target = Server::find(&Target::Pid(server.pid())).expect("it runs");
-    let mut observer = match target.observe(&RequestLimits::default()) {
-        Ok(observer) => observer,
-        Err(error) => {
-            assert!(is_unsupported(&error), "{error}");
-            skip(test, &error.to_string());
-            return None;
-        }
-    };
-    let begun = Instant::now();
-    let (mut collector, mut upstreams) = (Collector::default(), Upstreams::default());
-    std::thread::scope(|scope| {
-        let clients = scope.spawn(clients);
-        while !clients.is_finished() {
-            observer.poll(|event| collector.take(event));
-            collector.settle(&mut observer);
-            if upstreams.is_due() {
-                upstreams.look(&observer.processes(), &observer.ports());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    });
-    let open = observer.open_responses().expect("a map");
-    observer.poll(|event| collector.take(event));
-    collector.settle(&mut observer);
-    collector.sweep(&open, monotonic_ns(), true, &mut observer);
-    let mut report = Report::of(&collector);
-    report.server = target.name;
-    report.duration_s = begun.elapsed().as_secs_f64();
-    report.pids = observer.processes();
-    report.ports = observer.ports();
-    report.upstreams = upstreams.found();
-    report.failures = collector.failures(&observer.failures());
-    report.conclude();
-    Some(report)
+    let observed = Observed::of(test, server, Keep::default(), clients)?;
+    Some(observed.report)
 }
 
 /// Repeats it, and compares the beginning of what `explain` says. `{}` in it is the server's name.
@@ -90,12 +56,6 @@ fn fetch(port: u16, path: &str) {
     assert!(text.starts_with("HTTP/1.1 200"), "{path}: {text}");
 }
 
-fn late_or_skip(test: &str) -> Option<LateFilesystem> {
-    LateFilesystem::mount(Vec::new())
-        .map_err(|error| skip(test, &error))
-        .ok()
-}
-
 /// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn case_of_nginx_on_a_slow_file_system_is_named() {
@@ -110,6 +70,39 @@ fn case_of_nginx_on_a_slow_file_system_is_named() {
     let first = "nginx sleeps when it opens files or looks them up (openat, ";
     assert_named(test, &server, first, || ask(server.port, 4, &["/f1"; 10]));
     late.schedule(&[]);
+}
+
+/// Needs: the program apache2: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
+#[test]
+fn sendfile_is_named_when_apache_sleeps_in_page_faults_of_mapped_files() {
+    let test = "sendfile_is_named_when_apache_sleeps_in_page_faults_of_mapped_files";
+    let late = match LateFilesystem::mount_for_all() {
+        Ok(late) => late,
+        Err(error) => return skip(test, &error),
+    };
+    for (sends, first) in [
+        (false, "{} sleeps in page faults of mapped files (writev"),
+        (true, "{} sleeps when it reads files (sendfile"),
+    ] {
+        let Some(server) = apache_of_files(test, late.path(), sends) else {
+            return;
+        };
+        late.schedule(&[(Operation::Read, &[50])]);
+        let report = observe(test, &server, || ask(server.port, 1, &["/f1"; 5]));
+        let reads = late
+            .answers()
+            .iter()
+            .filter(|answer| answer.operation == Operation::Read)
+            .count();
+        late.schedule(&[]);
+        let Some(report) = report else { return };
+        let text = headway_explain::text::render(&report, str::to_owned);
+        println!("sendfile {sends}: {reads} reads\n{text}");
+        let wanted = first.replace("{}", &report.server);
+        assert!(report.summary.starts_with(&wanted), "not: {wanted}\n{text}");
+        let is_named = report.advice[0].text.contains("`EnableSendfile On`");
+        assert_eq!(is_named, !sends, "{text}");
+    }
 }
 
 /// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system

@@ -6,6 +6,7 @@ mod fuse;
 mod bed;
 mod cases;
 mod kinds;
+mod many;
 mod real;
 mod servers;
 mod truth;

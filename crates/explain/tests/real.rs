@@ -13,13 +13,11 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use headway_debox::Label;
-use headway_debox_bpf::RequestLimits;
-use headway_explain::{Collector, Keep, ListenQueues, Report, Server, Target};
-use headway_os::ticks::monotonic_ns;
+use headway_explain::{Keep, ListenQueues, Phase, Report, Server, Target};
 use headway_test_support::skip;
 use serde_json::Value;
 
-use crate::bed::{is_unsupported, time_of};
+use crate::bed::{Observed, time_of};
 use crate::fuse::{LateFilesystem, Operation};
 use crate::servers::{Running, apache_event, go, lighttpd, nginx_of, node_of, python_of};
 
@@ -43,6 +41,8 @@ struct Kind {
     has_one_thread: bool,
     /// `/lock` waits for the lock of that file.
     can_lock: bool,
+    /// At least so much of the waits of all its threads for a CPU are those of requests.
+    hog_percent: u64,
 }
 
 /// A folder with files that are ready, one that is large, and some that open late.
@@ -141,38 +141,13 @@ fn observe<T: Send>(
     subject: &Subject,
     clients: impl FnOnce() -> T + Send,
 ) -> Option<(Report, Vec<Seen>, T)> {
-    let target = Server::find(&Target::Pid(subject.server.pid())).expect("it runs");
-    let mut observer = match target.observe(&RequestLimits::default()) {
-        Ok(observer) => observer,
-        Err(error) => {
-            assert!(is_unsupported(&error), "{error}");
-            skip(subject.test, &error.to_string());
-            return None;
-        }
-    };
-    let mut collector = Collector::new(Keep {
+    let keep = Keep {
         timeline: true,
         ..Keep::default()
-    });
-    let answers = std::thread::scope(|scope| {
-        let clients = scope.spawn(clients);
-        while !clients.is_finished() {
-            observer.poll(|event| collector.take(event));
-            collector.settle(&mut observer);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        clients.join().expect("the clients")
-    });
-    let open = observer.open_responses().expect("a map");
-    observer.poll(|event| collector.take(event));
-    collector.settle(&mut observer);
-    collector.sweep(&open, monotonic_ns(), true, &mut observer);
-    let mut report = Report::of(&collector);
-    report.lost_events = observer.lost().records;
-    report.server = target.name;
-    report.conclude();
-    let seen = seen_one_by_one(&collector.chrome("server").expect("it was kept"));
-    Some((report, seen, answers))
+    };
+    let observed = Observed::of(subject.test, &subject.server, keep, clients)?;
+    let timeline = observed.collector.chrome("server").expect("it was kept");
+    Some((observed.report, seen_one_by_one(&timeline), observed.answer))
 }
 
 /// The requests of the timeline: asynchronous events with the client's port among their arguments.
@@ -314,14 +289,13 @@ impl Subject {
             client.ask_and_read_after("large", DELAY * 4);
         })?;
         let attributed_ns = time_of(&report, |cause| cause.doing == "client");
-        let injected_ns = (DELAY * 4).as_nanos() as u64;
-        // What the client reads meanwhile is the server's own time.
-        self.check(
-            "slow client",
-            &report,
-            (injected_ns, attributed_ns, 92),
-            None,
-        );
+        // At the beginning of the client's sleep the server still fills the buffers, which a busy machine makes long.
+        let own_ns = time_of(&report, |cause| {
+            cause.phase == Phase::Transfer && matches!(cause.doing, "running" | "runnable")
+        });
+        let injected_ns = ((DELAY * 4).as_nanos() as u64).saturating_sub(own_ns);
+        let figures = (injected_ns, attributed_ns, 95);
+        self.check("slow client", &report, figures, None);
         Some(())
     }
 
@@ -376,8 +350,7 @@ impl Subject {
         let attributed_ns = time_of(&report, |cause| cause.doing == "runnable");
         let both = joined(&seen, &[client]);
         // Between two requests a thread may wait, too, and so may threads which no request needs.
-        let least_percent = if self.kind.has_one_thread { 70 } else { 0 };
-        let figures = (waited_ns, attributed_ns, least_percent);
+        let figures = (waited_ns, attributed_ns, self.kind.hog_percent);
         self.check("CPU", &report, figures, Some([both[2]; 3]));
         Some(())
     }
@@ -487,7 +460,7 @@ fn run_queue_wait_ns(pid: u32) -> u64 {
 fn truth_of(
     test: &'static str,
     start: impl FnOnce(&str, &Path) -> Option<Running>,
-    (has_one_thread, can_lock): (bool, bool),
+    (has_one_thread, can_lock, hog_percent): (bool, bool, u64),
 ) {
     let Some(site) = Site::new(test) else { return };
     let Some(server) = start(test, site.path()) else {
@@ -496,6 +469,7 @@ fn truth_of(
     let kind = Kind {
         has_one_thread,
         can_lock,
+        hog_percent,
     };
     let subject = Subject { test, server, kind };
     let _ = subject.all(&site);
@@ -504,35 +478,35 @@ fn truth_of(
 /// Needs: the program nginx: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_nginx() {
-    truth_of("truth_of_nginx", nginx_of, (true, false));
+    truth_of("truth_of_nginx", nginx_of, (true, false, 70));
 }
 
 /// Needs: the program apache2: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_apache_event() {
-    truth_of("truth_of_apache_event", apache_event, (false, false));
+    truth_of("truth_of_apache_event", apache_event, (false, false, 70));
 }
 
 /// Needs: the program lighttpd: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_lighttpd() {
-    truth_of("truth_of_lighttpd", lighttpd, (true, false));
+    truth_of("truth_of_lighttpd", lighttpd, (true, false, 70));
 }
 
 /// Needs: the program node; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_node() {
-    truth_of("truth_of_node", node_of, (true, false));
+    truth_of("truth_of_node", node_of, (true, false, 70));
 }
 
 /// Needs: the program python3: scripts/setup; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_python() {
-    truth_of("truth_of_python", python_of, (true, true));
+    truth_of("truth_of_python", python_of, (true, true, 70));
 }
 
 /// Needs: the program go; root; BTF (Linux 6.3); clang at build; FUSE: mounts a file system
 #[test]
 fn truth_of_go() {
-    truth_of("truth_of_go", go, (false, true));
+    truth_of("truth_of_go", go, (false, true, 0));
 }

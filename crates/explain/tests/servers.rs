@@ -158,6 +158,16 @@ pub fn apache_event(test: &str, root: &Path) -> Option<Running> {
     apache_with(test, found, "event", (root, more))
 }
 
+/// The same, with or without sendfile(2) instead of mapped files.
+pub fn apache_of_files(test: &str, root: &Path, sends: bool) -> Option<Running> {
+    let found = found(test, &["apache2"])?;
+    let methods = match sends {
+        true => "EnableMMAP Off\nEnableSendfile On\n",
+        false => "EnableMMAP On\nEnableSendfile Off\n",
+    };
+    apache_with(test, found, "event", (root, methods))
+}
+
 fn apache_with(
     test: &str,
     (program, folder): (std::path::PathBuf, tempfile::TempDir),

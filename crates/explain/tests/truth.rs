@@ -1,24 +1,19 @@
 //! Delays of a known kind, and whether they are attributed to it.
 
 use std::fs::File;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use headway_debox::Label;
-use headway_explain::{CauseShare, ListenQueues, Phase, Problem};
-use headway_test_support::{find_program, skip, wait_until};
+use headway_explain::{CauseShare, Keep, ListenQueues, Phase, Problem};
+use headway_test_support::wait_until;
 
-use crate::bed::{Bed, Client, assert_adds_up, assert_attributed, time_of};
-use crate::fuse::{LateFilesystem, Operation};
+use crate::bed::{Bed, Client, Observed, assert_adds_up, assert_attributed, late_or_skip, time_of};
+use crate::fuse::Operation;
+use crate::servers::nginx;
 
 /// Much longer than anything that a busy machine adds.
 const DELAY: Duration = Duration::from_millis(1500);
-
-fn late_or_skip(test: &str) -> Option<LateFilesystem> {
-    LateFilesystem::mount(Vec::new())
-        .map_err(|error| skip(test, &error))
-        .ok()
-}
 
 fn sleeps_in(cause: &CauseShare, call: &str) -> bool {
     cause.doing == "asleep" && cause.call.as_deref() == Some(call)
@@ -140,7 +135,55 @@ fn lock_of_a_file_is_named_when_another_process_has_it() {
     let own = format!("(process {})", std::process::id());
     assert!(cause.holders[0].name.ends_with(&own), "{:?}", cause.holders);
     assert!(report.summary.contains(&own), "{}", report.summary);
+    let woken_in = &cause.holders[0].woken_in;
+    assert!(
+        woken_in.iter().any(|name| name.contains("lock")),
+        "{woken_in:?}"
+    );
+    let text = headway_explain::text::render(&report, str::to_owned);
+    let shown = format!("{own}, woken in {}", woken_in[0]);
+    assert!(text.contains(&shown), "{text}");
+    assert_eq!(cause.waiters_max, 0);
     assert_adds_up(&report, &[&client]);
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
+fn threads_that_wait_for_the_same_lock_are_counted() {
+    let test = "threads_that_wait_for_the_same_lock_are_counted";
+    let Some(bed) = Bed::start(test, "pool") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lock");
+    let file = File::create(&path).expect("a file");
+    let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().expect("a file"));
+    file.lock().expect("nobody else has it");
+    let line = format!("lock {}", path.display());
+    let ask = |mut client: Client| {
+        let line = line.clone();
+        std::thread::spawn(move || client.ask(&line))
+    };
+    let clients = [bed.connect(), bed.connect(), bed.connect()].map(ask);
+    wait_until("all threads wait for the lock", || {
+        let locks = std::fs::read_to_string("/proc/locks").expect("proc_locks(5)");
+        let ours = format!(":{inode} ");
+        let waiting = (locks.lines()).filter(|line| line.contains("->") && line.contains(&ours));
+        waiting.count() == 3
+    });
+    drop(file);
+    for client in clients {
+        client.join().expect("it was answered");
+    }
+    let report = bed.report();
+    let cause = (report.causes.iter()).find(|cause| sleeps_in(cause, "flock"));
+    assert_eq!(cause.expect("it").waiters_max, 2);
+    let text = headway_explain::text::render(&report, str::to_owned);
+    assert!(text.contains("with up to 2 more waiters"), "{text}");
+    assert!(
+        report.summary.contains("with up to 2 more waiters"),
+        "{text}"
+    );
 }
 
 /// Ends a process with the test.
@@ -216,6 +259,26 @@ fn thread_which_answers_is_followed_when_another_one_has_read() {
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
 #[test]
+fn thread_that_passes_a_request_on_late_is_named_and_not_the_idle_one() {
+    let test = "thread_that_passes_a_request_on_late_is_named_and_not_the_idle_one";
+    let Some(bed) = Bed::start(test, "late") else {
+        return;
+    };
+    // From the second on, the thread that passes it on has been seen before.
+    bed.connect().ask("hot 1");
+    bed.connect().ask("hot 1");
+    let report = bed.report();
+    let unread = |cause: &CauseShare| cause.phase == Phase::ReceiveQueue;
+    let late = |cause: &CauseShare| unread(cause) && cause.label == Some(Label::Timer);
+    assert_attributed(time_of(&report, late), DELAY * 2, &report);
+    let idle = time_of(&report, |cause| {
+        unread(cause) && cause.label == Some(Label::Futex)
+    });
+    assert!(idle < DELAY.as_nanos() as u64 / 20, "{report:#?}");
+}
+
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
+#[test]
 fn slow_client_is_named_when_it_reads_late() {
     let test = "slow_client_is_named_when_it_reads_late";
     let Some(bed) = Bed::start(test, "loop") else {
@@ -258,40 +321,13 @@ fn nothing_is_attributed_when_nothing_was_delayed() {
 #[test]
 fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
     let test = "nginx_is_told_to_keep_files_open_when_lookups_are_slow";
-    let Some(nginx) = find_program("nginx") else {
-        return skip(test, "the program nginx");
-    };
     let Some(late) = late_or_skip(test) else {
         return;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let address = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = address.local_addr().expect("an address").port();
-    drop(address);
-    let here = folder.path().display();
-    let configuration = format!(
-        "daemon off; pid {here}/pid; error_log {here}/error.log; worker_processes 1; user root;\n\
-         events {{ worker_connections 64; }}\n\
-         http {{ access_log off; client_body_temp_path {here}/b; proxy_temp_path {here}/p;\n\
-         fastcgi_temp_path {here}/f; uwsgi_temp_path {here}/u; scgi_temp_path {here}/s;\n\
-         server {{ listen 127.0.0.1:{port}; root {}; }} }}\n",
-        late.path().display()
-    );
-    let file = folder.path().join("nginx.conf");
-    std::fs::write(&file, configuration).expect("written");
-    let child = Command::new(nginx)
-        .arg("-c")
-        .arg(&file)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("nginx starts");
-    wait_until("nginx listens", || {
-        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
-    let Some(bed) = Bed::of(test, child, port, folder) else {
+    let Some(server) = nginx(test, late.path(), "off", "") else {
         return;
     };
+    let port = server.port;
     late.schedule(&[(Operation::Lookup, &[DELAY.as_millis() as u64])]);
     let fetch = move |path: &'static str| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
@@ -301,14 +337,17 @@ fn nginx_is_told_to_keep_files_open_when_lookups_are_slow() {
         std::io::Read::read_to_end(&mut stream, &mut response).expect("a response");
         assert!(response.starts_with(b"HTTP/1.1 200"), "{path}");
     };
-    let requests = ["/f1", "/f2"].map(|path| std::thread::spawn(move || fetch(path)));
-    for request in requests {
-        request.join().expect("it was answered");
-    }
+    let clients = || {
+        let requests = ["/f1", "/f2"].map(|path| std::thread::spawn(move || fetch(path)));
+        for request in requests {
+            request.join().expect("it was answered");
+        }
+    };
+    let Some(Observed { report, .. }) = Observed::of(test, &server, Keep::default(), clients)
+    else {
+        return;
+    };
     late.schedule(&[]);
-    let mut report = bed.report();
-    report.server = "nginx".to_owned();
-    report.conclude();
     assert_eq!(report.requests.answered, 2);
     // The lookup of each, and the lookup of one for which the other waited.
     let asleep = time_of(&report, |cause| cause.blocked);

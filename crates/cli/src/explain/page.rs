@@ -73,7 +73,7 @@ fn causes(report: &Report) -> SheetSection {
             "p99",
             "time",
             "requests",
-            "file or holder",
+            "file, holder, waiters",
         ]),
         rows: report.causes.iter().take(ROWS_MAX).map(cause).collect(),
     }));
@@ -97,7 +97,9 @@ fn causes(report: &Report) -> SheetSection {
 
 fn cause(cause: &CauseShare) -> Vec<String> {
     let file = cause.files.first().map(|file| file.path.clone());
-    let holder = || cause.holders.first().map(|holder| holder.name.clone());
+    let holder = (cause.holders.first()).map(headway_explain::text::holder_in_words);
+    let details = [file, holder, headway_explain::text::waiters_in_words(cause)];
+    let details: Vec<String> = details.into_iter().flatten().collect();
     vec![
         format!("{}: {}", cause.phase.name(), cause.cause),
         percent(cause.share.p50),
@@ -105,7 +107,7 @@ fn cause(cause: &CauseShare) -> Vec<String> {
         percent(cause.share.p99),
         time_ns(cause.total_ns as f64),
         count(cause.requests),
-        file.or_else(holder).unwrap_or_default(),
+        details.join("; "),
     ]
 }
 
@@ -221,7 +223,9 @@ fn server(report: &Report) -> Option<SheetSection> {
 
 #[cfg(test)]
 mod tests {
-    use headway_explain::{CauseShare, Failure, PathShare, Report, Requests, SleepCount, Upstream};
+    use headway_explain::{
+        CauseShare, Failure, HolderShare, PathShare, Report, Requests, SleepCount, Upstream,
+    };
 
     #[test]
     fn page_has_the_answer_and_escapes_what_came_from_outside() {
@@ -234,6 +238,13 @@ mod tests {
             },
             causes: vec![CauseShare {
                 cause: "asleep in openat".to_owned(),
+                blocked: true,
+                waiters_max: 2,
+                holders: vec![HolderShare {
+                    name: "sh (process 7)".to_owned(),
+                    woken_in: vec!["up_write".to_owned(), "vfs_unlink".to_owned()],
+                    total_ns: 1,
+                }],
                 ..CauseShare::default()
             }],
             paths: vec![PathShare {
@@ -267,6 +278,7 @@ mod tests {
         for text in [
             "ngi&lt;nx",
             "sleeps &amp; waits",
+            "sh (process 7), woken in up_write &lt; vfs_unlink; up to 2 more waiters",
             "asleep in openat",
             "GET /&lt;b&gt;",
             ">404<",

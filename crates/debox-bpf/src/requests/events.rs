@@ -1,5 +1,7 @@
 //! Reads the events of `bpf/requests.bpf.c`; their structures are in `bpf/layout.h`.
 
+use std::sync::Arc;
+
 use crate::layout::CALL_NONE;
 
 const EVENT_REQUEST: u64 = 6;
@@ -9,7 +11,7 @@ const EVENT_HEAD: u64 = 9;
 const EVENT_STATUS: u64 = 10;
 const REQUEST_WORDS: usize = 16;
 const RESPONSE_WORDS: usize = 6;
-pub(super) const OFF_CPU_WORDS: usize = 13;
+pub(super) const OFF_CPU_WORDS: usize = 16;
 const HEAD_WORDS: usize = 3;
 const STATUS_WORDS: usize = 5;
 /// Bytes of `struct head_event` for the text; the last one is a zero.
@@ -124,8 +126,10 @@ pub struct SeenStatus {
 pub struct Waker {
     /// Its name.
     pub name: String,
-    /// Its process.
-    pub pid: u32,
+    /// The thread and its process.
+    pub thread: Thread,
+    /// The kernel functions in which it did so, the innermost first; empty if they are not known.
+    pub functions: Arc<[String]>,
 }
 
 /// A file at which a thread slept.
@@ -183,6 +187,8 @@ pub(crate) struct RawOffCpu {
     pub stack: u64,
     pub connection: Option<u64>,
     pub waker: Option<Waker>,
+    pub waker_stack: u64,
+    pub waiters: u64,
     pub file: Option<SleepFile>,
 }
 
@@ -278,8 +284,11 @@ impl RawOffCpu {
             connection: time(words[7]),
             waker: Thread::of(words[10]).map(|thread| Waker {
                 name: text_of(&[words[11], words[12]]),
-                pid: thread.pid,
+                thread,
+                functions: Arc::default(),
             }),
+            waker_stack: words[13],
+            waiters: words[14].max(words[15]),
             file: file(words[8] != 0, words[9], &name),
         }
     }
@@ -382,6 +391,9 @@ mod tests {
             11 << 32 | 12,
             u64::from_ne_bytes(*b"holder\0x"),
             0,
+            13,
+            2,
+            3,
         ];
         words.extend(
             (name.chunks_exact(8))
@@ -399,7 +411,9 @@ mod tests {
         assert_eq!((off.call, off.woken_ns, off.connection), (None, None, None));
         assert_eq!(off.file, None);
         let waker = off.waker.expect("one");
-        assert_eq!((waker.name.as_str(), waker.pid), ("holder", 11));
+        let thread = Thread { pid: 11, tid: 12 };
+        assert_eq!((waker.name.as_str(), waker.thread), ("holder", thread));
+        assert_eq!((off.waker_stack, off.waiters), (13, 3));
         let path = SleepFile::Path("/srv/a".to_owned());
         assert_eq!(sleep(0, b"/srv/a\0x").file, Some(path));
     }

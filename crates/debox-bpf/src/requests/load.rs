@@ -1,13 +1,15 @@
 //! Puts `bpf/requests.bpf.c` into the kernel.
 
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader};
 use headway_debox::Label;
+use headway_debox::policy::Filter;
 
 use super::RequestLimits;
-use crate::error::{AttachError, chain};
+use crate::error::AttachError;
 use crate::layout::CALLS_MAX;
 use crate::load::{
-    DESCRIPTOR_FIRST, Tracepoint, check_privileges, optional, required, to_attach_error,
+    CONTEND, CONTENDED, DESCRIPTOR_FIRST, Tracepoint, check_privileges, futex, kernel_types,
+    optional, required, to_attach_error, waiting_slots,
 };
 use crate::object;
 
@@ -17,6 +19,8 @@ pub(super) const TRACEPOINTS: &[Tracepoint] = &[
     optional("forked", "sched_process_fork", "children are not followed"),
     required("woken", "sched_wakeup"),
     optional("waking", "sched_waking", "holders of locks are not known"),
+    CONTENDED,
+    CONTEND,
     required("switched", "sched_switch"),
     required("changed", "inet_sock_set_state"),
     optional(
@@ -41,6 +45,23 @@ pub(super) const UNIX: &[Tracepoint] = &[optional(
     "sys_enter",
     "requests on Unix sockets are not seen",
 )];
+
+/// What of the kernel's types the program adapts to, if they lack it, and what is not seen then.
+const STRUCTURES: &[(&str, &str)] = &[("unix_sock", "requests on Unix sockets are not seen")];
+
+/// What is not seen on a kernel with these types: each has its name among the strings of the file.
+pub(super) fn missing_structures(types: &[u8]) -> Vec<String> {
+    let has = |name: &str| {
+        let text = format!("\0{name}\0");
+        types
+            .windows(text.len())
+            .any(|bytes| bytes == text.as_bytes())
+    };
+    let missing = STRUCTURES.iter().filter(|(name, _)| !has(name));
+    missing
+        .map(|(name, without)| format!("{without} (the kernel's BTF has no struct {name})"))
+        .collect()
+}
 
 // `enum trait` of the kernel's part.
 const FIRST_IS_DESCRIPTOR: u8 = 1;
@@ -148,16 +169,24 @@ fn traits() -> [u8; CALLS_MAX] {
 pub(super) fn load(limits: &RequestLimits) -> Result<Ebpf, AttachError> {
     let object = object::requests()?;
     check_privileges()?;
+    let waiting = waiting_slots(limits.threads_max);
+    let (futex, mask) = (futex(), waiting - 1);
+    let call_traits = crate::load::traits(&Filter::default());
     let (traits, sends, heads) = (traits(), sends(), u8::from(limits.heads));
     let close = headway_debox::calls::number("close").map_or(u64::MAX, u64::from);
-    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let btf = kernel_types()?;
     EbpfLoader::new()
         .btf(Some(&btf))
         .map_max_entries("targets", limits.processes_max.max(1))
         .map_max_entries("activities", limits.threads_max.max(1))
+        .map_max_entries("places", limits.threads_max.max(1))
+        .map_max_entries("waiting", waiting)
         .map_max_entries("connections", limits.connections_max.max(1))
         .map_max_entries("stacks", limits.stacks_max.max(1).next_power_of_two())
         .map_max_entries("events", limits.ring_bytes.max(4096).next_power_of_two())
+        .override_global("waiting_mask", &mask, true)
+        .override_global("futex_number", &futex, true)
+        .override_global("call_traits", &call_traits, true)
         .override_global("traits", &traits, true)
         .override_global("sends", &sends, true)
         .override_global("wants_heads", &heads, true)
@@ -172,8 +201,17 @@ mod tests {
 
     use super::{
         ACCEPTS, FIRST_IS_DESCRIPTOR, RETURNS_EVENTS, SECOND_IS_PATH, WAITS_FOR_EVENTS,
-        label_of_call, traits,
+        label_of_call, missing_structures, traits,
     };
+
+    #[test]
+    fn structure_that_the_kernel_lacks_is_named() {
+        let missing = missing_structures(b"\0tcp_sock\0unix_socket\0");
+        let text =
+            "requests on Unix sockets are not seen (the kernel's BTF has no struct unix_sock)";
+        assert_eq!(missing, [text]);
+        assert_eq!(missing_structures(b"\0unix_sock\0").len(), 0);
+    }
 
     #[test]
     fn traits_say_what_arguments_and_results_of_a_call_are() {

@@ -1,5 +1,5 @@
 use headway_debox::Label;
-use headway_debox_bpf::{OffCpu, SeenRequest, SeenResponse, Thread};
+use headway_debox_bpf::{OffCpu, SeenRequest, SeenResponse, Thread, Waker};
 
 use super::{Part, Phase, Threads, of_response, until_response};
 use crate::names::FileNames;
@@ -17,10 +17,8 @@ fn off(thread: Thread, label: Label, times: (u64, u64, u64), connection: Option<
         woken_ns: Some(times.1),
         end_ns: times.2,
         label,
-        symbol: None,
         connection,
-        waker: None,
-        file: None,
+        ..OffCpu::default()
     }
 }
 
@@ -83,6 +81,45 @@ fn phases_follow_each_other_and_add_up() {
         (Phase::Service, "running", false, 50),
     ];
     assert_eq!(parts, expected);
+}
+
+#[test]
+fn thread_that_passed_the_request_on_is_shown_while_the_reader_was_idle() {
+    let (listener, waker) = (Thread { pid: 1, tid: 9 }, "worker".to_owned());
+    let idle = OffCpu {
+        waker: Some(Waker {
+            name: waker,
+            thread: listener,
+            ..Waker::default()
+        }),
+        ..off(READER, Label::Futex, (50, 280, 290), None)
+    };
+    let waits = off(listener, Label::EventWait, (40, 105, 260), None);
+    let request = SeenRequest {
+        accepted_ns: None,
+        seen_late: true,
+        ..request()
+    };
+    let receive = |offs: &[OffCpu]| {
+        let parts = parts(&request, offs, None).into_iter();
+        parts
+            .filter(|part| part.0 == Phase::ReceiveQueue)
+            .map(|part| (part.1, part.3))
+            .collect::<Vec<_>>()
+    };
+    let late = [
+        ("asleep", 5),
+        ("runnable", 155),
+        ("running", 20),
+        ("runnable", 10),
+        ("running", 10),
+    ];
+    assert_eq!(receive(&[idle.clone(), waits]), late);
+    // Of another process nothing is known.
+    assert_eq!(
+        receive(&[idle]),
+        [("asleep", 180), ("runnable", 10), ("running", 10)]
+    );
 }
 
 #[test]

@@ -7,9 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use headway_debox_bpf::{AttachError, RequestLimits, RequestObserver};
-use headway_explain::{CauseShare, Collector, Report, Server, Target};
+use headway_explain::{CauseShare, Collector, Keep, Report, Server, Target, Upstreams};
 use headway_os::ticks::monotonic_ns;
 use headway_test_support::skip;
+
+use crate::fuse::LateFilesystem;
+use crate::servers::Running;
 
 /// A server under observation.
 pub struct Bed {
@@ -17,6 +20,7 @@ pub struct Bed {
     child: Option<Child>,
     pub port: u16,
     observer: RequestObserver,
+    connections_max: u32,
     collector: Collector,
     _folder: Option<tempfile::TempDir>,
 }
@@ -101,6 +105,7 @@ impl Bed {
             child,
             port,
             observer,
+            connections_max: limits.connections_max,
             collector: Collector::default(),
             _folder: folder,
         })
@@ -125,6 +130,12 @@ impl Bed {
         self.observer.see_calls(on).expect("the kernel's part");
     }
 
+    /// Takes what was seen up to now, lest it become too much.
+    pub fn poll(&mut self) {
+        self.observer.poll(|event| self.collector.take(event));
+        self.collector.settle(&mut self.observer);
+    }
+
     /// Requests without an answer.
     pub fn waiting(&self) -> u64 {
         self.observer.waiting().expect("a map").0
@@ -142,20 +153,18 @@ impl Bed {
     /// What was seen, after the clients have closed.
     pub fn report(self) -> Report {
         let report = self.partial_report();
-        assert_eq!(report.lost_events, 0);
+        assert_eq!(report.lost_events, 0, "{:?}", report.missing);
         report
     }
 
     /// The same, if events may be lost.
     pub fn partial_report(mut self) -> Report {
         let open = self.observer.open_responses().expect("a map");
-        self.observer.poll(|event| self.collector.take(event));
-        self.collector.settle(&mut self.observer);
+        self.poll();
         let now_ns = monotonic_ns();
         (self.collector).sweep(&open, now_ns, true, &mut self.observer);
-        let lost = self.observer.lost();
         let mut report = Report::of(&self.collector);
-        report.lost_events = lost.records + lost.threads;
+        report.lose(&self.observer.lost(), self.connections_max);
         report.server = "bed-server".to_owned();
         report.conclude();
         report
@@ -173,8 +182,76 @@ impl Drop for Bed {
     }
 }
 
+/// What `explain` says of a server while clients ask.
+pub struct Observed<T> {
+    pub report: Report,
+    pub collector: Collector,
+    /// Of the clients.
+    pub answer: T,
+}
+
+impl<T: Send> Observed<T> {
+    /// `None` after saying what this machine lacks.
+    pub fn of(
+        test: &str,
+        server: &Running,
+        keep: Keep,
+        clients: impl FnOnce() -> T + Send,
+    ) -> Option<Observed<T>> {
+        let target = Server::find(&Target::Pid(server.pid())).expect("it runs");
+        let limits = RequestLimits::default();
+        let mut observer = match target.observe(&limits) {
+            Ok(observer) => observer,
+            Err(error) => {
+                assert!(is_unsupported(&error), "{error}");
+                skip(test, &error.to_string());
+                return None;
+            }
+        };
+        let begun = Instant::now();
+        let (mut collector, mut upstreams) = (Collector::new(keep), Upstreams::default());
+        let answer = std::thread::scope(|scope| {
+            let clients = scope.spawn(clients);
+            while !clients.is_finished() {
+                observer.poll(|event| collector.take(event));
+                collector.settle(&mut observer);
+                if upstreams.is_due() {
+                    upstreams.look(&observer.processes(), &observer.ports());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            clients.join().expect("the clients")
+        });
+        let open = observer.open_responses().expect("a map");
+        observer.poll(|event| collector.take(event));
+        collector.settle(&mut observer);
+        collector.sweep(&open, monotonic_ns(), true, &mut observer);
+        let mut report = Report::of(&collector);
+        report.server = target.name;
+        report.duration_s = begun.elapsed().as_secs_f64();
+        report.pids = observer.processes();
+        report.ports = observer.ports();
+        report.upstreams = upstreams.found();
+        report.failures = collector.failures(&observer.failures());
+        report.lose(&observer.lost(), limits.connections_max);
+        report.conclude();
+        Some(Observed {
+            report,
+            collector,
+            answer,
+        })
+    }
+}
+
+/// Files that are late for programs of this user.
+pub fn late_or_skip(test: &str) -> Option<LateFilesystem> {
+    LateFilesystem::mount(Vec::new())
+        .map_err(|error| skip(test, &error))
+        .ok()
+}
+
 /// Whether the machine lacks something.
-pub fn is_unsupported(error: &AttachError) -> bool {
+fn is_unsupported(error: &AttachError) -> bool {
     match error {
         AttachError::NotBuilt { why } => !why.contains("could not compile"),
         AttachError::Tracepoint { why, .. } => !why.contains("refused"),
