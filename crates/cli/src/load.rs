@@ -175,8 +175,9 @@ struct DemandOptions {
     think: Option<Time>,
     /// Take part INDEX of COUNT of the load, and leave the rest to other machines: 0/8
     ///
-    /// All machines get the same other options. Rate, connections and requests are divided, and each
-    /// has a seed of its own. `headway merge` makes one run of theirs.
+    /// All machines get the same other options. Rate, connections, requests and the files of --fileset are
+    /// divided, and each has a seed of its own. All ask for popular files, so that each file is requested
+    /// as often as by one client. `headway merge` makes one run of theirs.
     #[arg(long, value_name = "INDEX/COUNT", hide_short_help = true)]
     agent: Option<Agent>,
     #[command(flatten)]
