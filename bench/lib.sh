@@ -26,7 +26,7 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/headway-bench.XXXXXX")
 chmod 755 "$scratch"
 # Peers that the user names, for example those of bench/peers/build, also for `headway-lab`.
 mkdir "$scratch/peers"
-for peer in nginx h2o lighttpd apache2 caddy static-web-server; do
+for peer in nginx h2o lighttpd apache2 caddy static-web-server wrk h2load oha k6; do
     named=PEER_${peer^^} named=${named//-/_}
     [ -z "${!named:-}" ] || ln -s "$(realpath "${!named}")" "$scratch/peers/$peer"
 done
@@ -339,6 +339,8 @@ version_of() {
         apache2|flashpache) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
         # It ends with 1 after saying its version.
         wrk) { wrk -v 2>&1 || true; } | sed -n '1s/^wrk \(debian\/\)\{0,1\}\([^ ]*\).*/\2/p' ;;
+        oha) oha --version | sed 's/oha //' ;;
+        k6) k6 version | sed -n '1s/^k6 v\{0,1\}\([^ ]*\).*/\1/p' ;;
         h2load) h2load --version | sed 's/.*\///' ;;
         perf) perf --version | sed 's/perf version //' ;;
         wget) wget --version | sed -n '1s/GNU Wget \([^ ]*\).*/\1/p' ;;

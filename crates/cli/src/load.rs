@@ -175,8 +175,9 @@ struct DemandOptions {
     think: Option<Time>,
     /// Take part INDEX of COUNT of the load, and leave the rest to other machines: 0/8
     ///
-    /// All machines get the same other options. Rate, connections and requests are divided, and each
-    /// has a seed of its own. `headway merge` makes one run of theirs.
+    /// All machines get the same other options. Rate, connections, requests and the files of --fileset are
+    /// divided, and each has a seed of its own. All ask for popular files, so that each file is requested
+    /// as often as by one client. `headway merge` makes one run of theirs.
     #[arg(long, value_name = "INDEX/COUNT", hide_short_help = true)]
     agent: Option<Agent>,
     #[command(flatten)]
@@ -232,10 +233,11 @@ pub(super) struct ConnectionOptions {
         hide_short_help = true
     )]
     source: Vec<IpAddr>,
-    /// Threads of the client, one loop each [default: 1]
+    /// Threads of the client, one loop each [default: as the load needs, on spare CPUs]
     ///
-    /// They share the load: rates and gaps do not depend on the number. Use as many as
-    /// there are CPUs that the server does not need. With --cpu each gets its own CPUs.
+    /// They share the load: rates and gaps do not depend on the number. The default is one for each 20,000
+    /// requests per second, or for each 8 connections of a closed loop. It is at most the number of CPUs
+    /// that the server does not use, less one, and the result says why. With --cpu each thread gets its own CPUs.
     #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     threads: Option<Threads>,
 }
@@ -256,7 +258,7 @@ struct LengthOptions {
     /// With --requests the default is 0.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
-    /// Seed of the files requested and of their times; equal seeds give equal requests
+    /// Seed of the files requested and of their times; equal seeds give equal requests, with equal --threads
     #[arg(
         long,
         value_name = "N",
@@ -474,7 +476,7 @@ pub(super) fn common(
         agent: None,
         label: None,
         cpus: cpus.map_or(Vec::new(), |Cpus(cpus)| cpus),
-        threads: connections.threads.map_or(1, |Threads(threads)| threads),
+        threads: connections.threads.map(|Threads(threads)| threads),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),

@@ -109,6 +109,33 @@ fn merged_figures_are_those_of_all_rows() {
 }
 
 #[test]
+fn requests_without_a_connection_have_none_in_the_merged_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    for index in 0..2 {
+        let mut rows = rows_of(index);
+        rows[5].connection = Row::NO_CONNECTION;
+        rows[5].error = Outcome::ConnectTimedOut;
+        rows[6].connection = 3;
+        write(&path(&index.to_string()), &described(index, 2, 0), &rows);
+    }
+    merge(&[path("0"), path("1")], &path("all"), &[]).expect("they belong together");
+    let run = Run::open(path("all")).expect("a run");
+    let rows: Vec<Row> = run
+        .rows()
+        .expect("its rows")
+        .flat_map(Result::unwrap)
+        .collect();
+    let count = |connection| {
+        rows.iter()
+            .filter(|row| row.connection == connection)
+            .count()
+    };
+    assert_eq!(count(Row::NO_CONNECTION), 2);
+    assert!(count(6) > 0 && count(7) > 0);
+}
+
+#[test]
 fn merged_description_has_every_client_and_the_whole_load() {
     let directory = tempfile::tempdir().expect("a directory");
     let found = merged(directory.path(), 3, |_| {}).expect("they belong together");

@@ -10,6 +10,7 @@ mod units;
 mod url;
 
 pub use output::{MetricsProtocol, MetricsReceiver, SeriesOutput};
+pub(crate) use request::THREADS_MAX;
 pub use request::{Agent, Basic, Bearer, Cookie, Header, Seed, Threads};
 pub use schedule::{RateSchedule, RateStep};
 pub use units::{Bandwidth, Count, Cpus, PerConnection, Rate, Shares, Time};

@@ -3,6 +3,7 @@
 //! The client is part of the measurement. Everything here is read from the kernel, outside the
 //! measured time or a few times in it, and goes into `run.json` and into the verdict.
 
+pub(crate) mod cpus;
 pub(crate) mod environment;
 pub(crate) mod limits;
 pub(crate) mod resolve;

@@ -215,6 +215,18 @@ fn explain_io(error: &io::Error) -> String {
     }
 }
 
+/// What went wrong after the handshake.
+pub(crate) fn explain_later(error: &Error) -> String {
+    match error {
+        // A client of TLS 1.2 may refuse to renegotiate, and the server then may end the connection (RFC 5246 7.4.1.1).
+        Error::AlertReceived(AlertDescription::HandshakeFailure) => {
+            "the server wants to renegotiate, which is not supported, or it requires a client certificate (--cert, --key)"
+                .to_owned()
+        }
+        other => explain(other),
+    }
+}
+
 /// What went wrong, and what to do about it.
 pub(crate) fn explain(error: &Error) -> String {
     match error {

@@ -306,6 +306,22 @@ fn body_of_a_request_follows_the_windows() {
 }
 
 #[test]
+fn request_times_out_when_the_window_for_its_body_stays_closed() {
+    let target = serve(|peer| {
+        peer.greet(&[(http2::INITIAL_WINDOW_SIZE, 0)]);
+        peer.request();
+        peer.wait();
+    });
+    let mut plan = plan(target, 1, 2);
+    plan.method = Method::Post;
+    // More than the window that the client has before the settings come to it.
+    plan.body = vec![7; 100_000];
+    plan.timeout = Some(Duration::from_millis(300));
+    let (rows, _) = run(&plan);
+    assert_eq!(outcomes(&rows), [Outcome::TimedOut; 2]);
+}
+
+#[test]
 fn stalled_stream_times_out_and_is_reset() {
     let resets = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&resets);

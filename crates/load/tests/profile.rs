@@ -71,7 +71,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
         cookies: false,
         agent: None,
         label: None,
-        threads: 1,
+        threads: Some(1),
         cpus: Vec::new(),
         command: Vec::new(),
     };

@@ -84,7 +84,7 @@ fn measure(stalls: Stalls, timeout_ms: u64, connections: u32) -> Finished {
         cookies: false,
         agent: None,
         label: None,
-        threads: 1,
+        threads: Some(1),
         cpus: Vec::new(),
         command: Vec::new(),
     };

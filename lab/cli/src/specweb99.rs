@@ -378,7 +378,7 @@ fn session(arguments: &Arguments) -> Settings {
         agent: None,
         label: arguments.result.label.clone(),
         cpus: length.cpu.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
-        threads: 1,
+        threads: Some(1),
         command: std::env::args_os()
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),

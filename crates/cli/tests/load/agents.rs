@@ -173,6 +173,36 @@ fn merge_says_what_is_missing_when_the_disk_of_an_agent_is_full() {
 }
 
 #[test]
+fn agents_divide_the_files_of_a_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let set = directory.path().join("set").to_str().unwrap().to_owned();
+    let options = ["--profile", "uniform", "--count", "30", "--file-size", "5"];
+    let (code, _, err) = headway(&[&["fileset", "create", &set], &options[..]].concat());
+    assert_eq!(code, 0, "{err}");
+    let mut asked = Vec::new();
+    for agent in ["0/3", "1/3", "2/3"] {
+        let server = Responding::start(GOOD);
+        let url = server.url.trim_end_matches('/');
+        let part = ["--fileset", &set, "--agent", agent, "-n", "1500", "-c", "6"];
+        let (code, _, err) = load(&[&[url], &part[..]].concat());
+        assert_eq!(code, 0, "{err}");
+        let paths = server.paths();
+        assert_eq!(paths.len(), 10, "{agent}: {paths:?}");
+        asked.extend(paths);
+    }
+    asked.sort();
+    asked.dedup();
+    assert_eq!(asked.len(), 30);
+    let part = ["--fileset", &set, "--agent", "0/31"];
+    let (code, _, err) = load(&[&["http://127.0.0.1:1"], &part[..]].concat());
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("--agent 0/31: there are fewer files than agents"),
+        "{err}"
+    );
+}
+
+#[test]
 fn agent_is_a_usage_error_when_there_is_no_such_part() {
     for (arguments, part) in [
         (&["--agent", "2/2"][..], "the last is 1/2"),

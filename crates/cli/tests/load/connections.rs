@@ -3,7 +3,8 @@
 
 use super::https::Https;
 use super::responding::{GOOD, Responding};
-use super::{load, measured, read_json, serving};
+use super::{finished, load, measured, read_json, serving, skip};
+use std::process::Command;
 
 #[test]
 fn connections_begin_with_a_proxy_header_in_the_clear_in_tls_and_in_http2() {
@@ -48,6 +49,40 @@ fn unix_socket_replaces_the_host_of_the_url_in_the_connection_only() {
     let found = measured(&[&["http://app.invalid/a", "-n", "20"], &socket[..]].concat());
     assert_eq!(found["analysis"]["counts"]["complete"], 20);
     assert_eq!(found["targets"][0], "http://app.invalid/a");
+}
+
+/// Needs: root, or user name spaces, and the program ip: takes a network namespace of its own
+#[test]
+fn link_local_address_is_reached_in_its_zone_and_in_no_other() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("index.html"), "hello").unwrap();
+    // The server may need a moment. The last answer counts.
+    let script = "ip link set lo up && ip -6 address add fe80::7/64 dev lo nodad || exit 77
+        \"$0\" serve \"$1\" --listen '[::]:8080' --user root >/dev/null 2>&1 &
+        trap \"kill $!\" EXIT
+        for attempt in $(seq 200); do
+            \"$0\" load 'http://[fe80::7%25lo]:8080/' -n 7 -c 1 --json 2>/dev/null && break
+            sleep 0.1
+        done
+        \"$0\" load 'http://[fe80::7%25none]:8080/' -n 1";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--map-root-user", "sh", "-c", script]);
+    command.arg(env!("CARGO_BIN_EXE_headway")).arg(root.path());
+    let (code, out, err) = finished(&mut command);
+    if code == 77 || err.contains("unshare") {
+        return skip(
+            "link_local_address_is_reached_in_its_zone_and_in_no_other",
+            "a network namespace needs root, or user name spaces, and the program ip",
+        );
+    }
+    assert_eq!(code, 1, "{err}");
+    assert!(
+        err.starts_with("headway: looking up fe80::7%none: "),
+        "{err}"
+    );
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(found["analysis"]["counts"]["complete"], 7, "{found:#}");
+    assert_eq!(found["targets"][0], "http://[fe80::7%25lo]:8080/");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! HTTPS against our own server, requests with a body and a token, and runs that fail a condition.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Https {
     }
 }
 
-/// OpenSSL's own server, which renegotiates when it is asked for a certain path.
+/// OpenSSL's own server of TLS 1.2, which renegotiates.
 struct Renegotiating {
     child: Child,
     url: String,
@@ -78,22 +78,40 @@ struct Renegotiating {
 }
 
 impl Renegotiating {
-    fn start(https: &Https) -> Renegotiating {
+    /// Answers requests, and begins to renegotiate before each answer to `/reneg`.
+    fn when_asked(https: &Https) -> Renegotiating {
+        Renegotiating::start(https, &["-www"], "SSL_renegotiate -> 1", "")
+    }
+
+    /// Begins to renegotiate after each request, and ends the connection when the client does not.
+    fn insisting(https: &Https) -> Renegotiating {
+        Renegotiating::start(https, &[], "GET /", "r\n")
+    }
+
+    /// For each of its lines with this beginning it counts, and gets a command.
+    fn start(
+        https: &Https,
+        options: &[&str],
+        beginning: &'static str,
+        command: &'static str,
+    ) -> Renegotiating {
         // Line by line, so that it says in time what it does.
         let mut child = Command::new("stdbuf")
             .args(["-oL", "openssl"])
-            .args(["s_server", "-accept", "127.0.0.1:0", "-tls1_2", "-www"])
+            .args(["s_server", "-accept", "127.0.0.1:0", "-tls1_2"])
+            .args(options)
             .args([
                 "-cert",
                 &https.path("cert.pem"),
                 "-key",
                 &https.path("key.pem"),
             ])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("openssl");
+        let mut commands = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         let address = lines.find_map(|line| line.strip_prefix("ACCEPT ").map(str::to_owned));
@@ -101,8 +119,10 @@ impl Renegotiating {
         let times = Arc::default();
         let seen: Arc<AtomicUsize> = Arc::clone(&times);
         std::thread::spawn(move || {
-            for _ in lines.filter(|line| line.starts_with("SSL_renegotiate -> 1")) {
+            for _ in lines.filter(|line| line.starts_with(beginning)) {
                 seen.fetch_add(1, Ordering::SeqCst);
+                // It may have ended.
+                let _ = commands.write_all(command.as_bytes());
             }
         });
         Renegotiating { child, url, times }
@@ -119,7 +139,7 @@ impl Drop for Renegotiating {
 #[test]
 fn renegotiation_is_refused_and_requests_are_answered() {
     let https = Https::start();
-    let server = Renegotiating::start(&https);
+    let server = Renegotiating::when_asked(&https);
     let certificate = https.path("cert.pem");
     let url = format!("{}/reneg", server.url);
     let few = ["-n", "4", "-c", "1", "--timeout", "5"];
@@ -129,6 +149,24 @@ fn renegotiation_is_refused_and_requests_are_answered() {
     wait_until("it began to renegotiate for each request", || {
         server.times.load(Ordering::SeqCst) == 4
     });
+}
+
+#[test]
+fn requests_fail_by_tls_when_the_server_insists_on_renegotiation() {
+    let https = Https::start();
+    let server = Renegotiating::insisting(&https);
+    let certificate = https.path("cert.pem");
+    let few = ["-n", "3", "-c", "1", "--timeout", "20"];
+    let (code, out, err) =
+        load(&[&[server.url.as_str(), "--cacert", &certificate], &few[..]].concat());
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(out.contains("100 %: 3 tls"), "{out}{err}");
+    assert!(err.contains("3 tls (TLS with "), "{err}");
+    assert!(
+        err.contains("wants to renegotiate, which is not supported"),
+        "{err}"
+    );
+    assert_eq!(server.times.load(Ordering::SeqCst), 3);
 }
 
 #[test]

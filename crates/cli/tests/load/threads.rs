@@ -2,7 +2,7 @@
 
 use super::https::Https;
 use super::responding::{GOOD, Responding};
-use super::{headway, load, measured, read_json};
+use super::{headway, load, measured, read_json, serving};
 use headway_latency::{Analyzer, Row, Run};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -157,6 +157,33 @@ fn threads_share_https_http2_conditions_and_the_part_of_an_agent() {
     assert_eq!(code, 3, "{err}");
     assert!(out.contains("Against "), "{out}");
     https.server.stop();
+}
+
+#[test]
+fn number_of_threads_is_chosen_and_the_result_says_why() {
+    let server = Responding::start(GOOD);
+    let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "2"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.contains("  1 thread (enough for this load), busy "),
+        "{out}"
+    );
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    let first = allowed.next().unwrap().to_string();
+    let why = match allowed.next() {
+        Some(_) => format!("the server may use CPU {first}"),
+        None => "the server may use all CPUs".to_owned(),
+    };
+    let mut command = std::process::Command::new("taskset");
+    command.args(["-c", &first, env!("CARGO_BIN_EXE_headway")]);
+    let pinned = serving::Server::start_hello(command, &[]);
+    let url = format!("http://{}/", pinned.address);
+    let found = measured(&[&url, "-c", "64", "-n", "500"]);
+    assert_eq!(found["load"]["threads_why"], why.as_str());
+    let found = measured(&[&url, "-c", "64", "-n", "500", "--threads", "1"]);
+    assert_eq!(found["load"]["threads_why"], serde_json::Value::Null);
+    pinned.stop();
 }
 
 #[test]

@@ -268,6 +268,9 @@ pub struct LoadInfo {
     /// Loops of the client, each on a thread of its own; absent for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u64>,
+    /// Why the client has this number, if it chose it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads_why: Option<String>,
     /// Requests on one connection before it is closed.
     pub requests_per_connection: Option<u64>,
     /// After which a request is an error.

@@ -429,9 +429,8 @@ fn copy(runs: &[Run], writer: &mut RunWriter) -> Result<Seen, MergeError> {
         }
         if let Some(row) = std::mem::replace(&mut heads[at], next) {
             seen.take(&row, at);
-            let connection = u64::from(row.connection) * runs.len() as u64 + at as u64;
-            let connection = u32::try_from(connection)
-                .map_err(|_| foreign(&runs[at], "has too many connections to number them"))?;
+            let connection = connection_of_all(row.connection, at, runs.len())
+                .ok_or_else(|| foreign(&runs[at], "has too many connections to number them"))?;
             batch.push(Row { connection, ..row });
         }
         if batch.len() == BATCH_ROWS {
@@ -441,6 +440,16 @@ fn copy(runs: &[Run], writer: &mut RunWriter) -> Result<Seen, MergeError> {
     }
     writer.append(&batch)?;
     Ok(seen)
+}
+
+/// The number of a connection among those of all runs. Some requests had none.
+fn connection_of_all(own: u32, run: usize, runs: usize) -> Option<u32> {
+    if own == Row::NO_CONNECTION {
+        return Some(own);
+    }
+    let number = u64::from(own) * runs as u64 + run as u64;
+    let number = u32::try_from(number).ok()?;
+    (number != Row::NO_CONNECTION).then_some(number)
 }
 
 impl Seen {

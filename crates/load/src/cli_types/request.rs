@@ -167,7 +167,7 @@ impl FromStr for Method {
 }
 
 /// More loops than this are surely a mistake.
-const THREADS_MAX: u32 = 256;
+pub(crate) const THREADS_MAX: u32 = 256;
 
 impl FromStr for Threads {
     type Err = String;

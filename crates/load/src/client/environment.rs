@@ -4,6 +4,7 @@
 //! empty; a missing file is no reason not to measure. Sources: proc(5),
 //! Documentation/admin-guide/pm/cpufreq.rst.
 
+use headway_base::civil::{Civil, iso_ms};
 use headway_latency::run::description::Environment;
 use std::fs::read_to_string;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -74,39 +75,16 @@ fn extra() -> std::collections::BTreeMap<String, String> {
 /// A moment as RFC 3339 in UTC, to the millisecond: `2026-03-01T12:00:00.250Z`.
 pub fn rfc3339(moment: SystemTime) -> String {
     let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (year, month, day, second) = civil(since.as_secs());
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let millis = since.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    iso_ms(since.as_millis() as u64).to_string()
 }
 
 /// A moment as it stands in the name of a directory, UTC: `2026-03-01-120000`.
 pub fn dated(moment: SystemTime) -> String {
     let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (year, month, day, second) = civil(since.as_secs());
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}-{hour:02}{minute:02}{second:02}")
-}
-
-/// Year, month, day and second of the day, of the Gregorian calendar.
-///
-/// Years are counted from March, so that the odd day of a leap year is the last of its year.
-fn civil(unix_s: u64) -> (u64, u64, u64, u64) {
-    let days = unix_s / 86_400 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day, unix_s % 86_400)
+    let time = Civil::from_unix(since.as_secs());
+    let (year, month, day) = (time.year, time.month, time.day);
+    let of_day = time.to_string().replace(':', "");
+    format!("{year:04}-{month:02}-{day:02}-{of_day}")
 }
 
 fn text(path: &str) -> String {

@@ -1,4 +1,4 @@
-//! The part of one loop in a run that several threads share.
+//! The part of one loop in a run that several threads share, or of one agent in a load of several machines.
 //!
 //! Each loop draws only its own requests. Of a list in a fixed order it takes every `count`-th entry, so all loops
 //! together have the list of one loop. Random values are drawn from a seed of the loop. Independent Poisson processes
@@ -20,6 +20,11 @@ impl Part {
     /// All of them.
     pub const WHOLE: Part = Part { index: 0, count: 1 };
 
+    /// Part `index` of `count`, numbered from 0.
+    pub(crate) fn new(index: u32, count: u32) -> Part {
+        Part { index, count }
+    }
+
     /// The parts of `count` loops.
     ///
     /// ```
@@ -29,7 +34,7 @@ impl Part {
     /// assert_eq!(Part::all(1).next(), Some(Part::WHOLE));
     /// ```
     pub fn all(count: u32) -> impl Iterator<Item = Part> {
-        (0..count).map(move |index| Part { index, count })
+        (0..count).map(move |index| Part::new(index, count))
     }
 
     /// Its share of a number. The shares of all parts add up to the number.
@@ -38,18 +43,18 @@ impl Part {
     }
 
     /// As [`Part::share`].
-    pub(super) fn share_u64(self, number: u64) -> u64 {
+    pub(crate) fn share_u64(self, number: u64) -> u64 {
         let (index, count) = (u64::from(self.index), u64::from(self.count));
         number / count + u64::from(index < number % count)
     }
 
     /// The number in the whole run of what has this number in the part.
-    pub(super) fn number(self, own: u64) -> u32 {
+    pub(crate) fn number(self, own: u64) -> u32 {
         (own * u64::from(self.count) + u64::from(self.index)) as u32
     }
 
     /// How many parts there are.
-    pub(super) fn count(self) -> u32 {
+    pub(crate) fn count(self) -> u32 {
         self.count
     }
 

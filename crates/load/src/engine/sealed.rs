@@ -226,10 +226,16 @@ impl Engine<'_> {
         let slot = &mut self.pool.slots[index as usize];
         // The alert; the connection ends whether or not the server gets it.
         let _ = flush(slot);
+        let established = slot.phase != Phase::Handshaking;
         let target = usize::from(slot.request.target);
         let dialer = &self.dialers[target];
-        self.counters
-            .failed(|| dialer.describe_tls(&crate::tls::explain(error)));
+        self.counters.failed(|| {
+            let why = match established {
+                true => crate::tls::explain_later(error),
+                false => crate::tls::explain(error),
+            };
+            dialer.describe_tls(&why)
+        });
         self.finish(index, Outcome::Tls, false);
     }
 

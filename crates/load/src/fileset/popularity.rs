@@ -6,12 +6,19 @@
 //! with whole numbers only, so a seed gives the same requests on every machine and in every
 //! version; a test checks the first ones. The share of a file in the stream is exact to 2^-32 of
 //! the average share.
+//!
+//! Several agents divide the table: agent `i` of `n` draws from every `n`-th of its slots, beginning
+//! with slot `i`. A slot has the average share. A file of at most this share has one slot, so
+//! one agent asks for it. A popular file has parts of many slots, so all agents ask for it. Together
+//! the agents ask for each file as often as one client would; if the number of files is no multiple
+//! of `n`, the share of a file differs by at most `n` in the number of files. No agent gets only the
+//! popular files, as it would with whole directories, so the figures of agents can be compared.
 
 use std::sync::Arc;
 
 use super::manifest::Manifest;
 use super::shape::{FileIndex, PAGE_BYTES, Shape};
-use crate::engine;
+use crate::engine::{self, Part};
 
 use headway_base::random::{Draw, Random};
 
@@ -26,6 +33,8 @@ pub struct FilePopularity {
     sizes: Vec<u64>,
     total: u128,
     table: Arc<[AliasSlot]>,
+    /// Which slots are drawn from.
+    part: Part,
 }
 
 /// One place of the alias table: the file of the same number, or with the rest of the place's share
@@ -41,6 +50,9 @@ struct AliasSlot {
 #[derive(Clone, Debug)]
 pub struct Requests {
     table: Arc<[AliasSlot]>,
+    part: Part,
+    /// The number of slots in the part.
+    slots: u64,
     random: Random,
 }
 
@@ -55,11 +67,18 @@ impl FilePopularity {
         let files = 0..shape.files();
         let weights: Vec<u64> = files.clone().map(|file| shape.weight(file)).collect();
         FilePopularity {
+            part: Part::WHOLE,
             sizes: files.map(|file| shape.size(file)).collect(),
             total: weights.iter().map(|&weight| u128::from(weight)).sum(),
             table: alias_table(&weights),
             weights,
         }
+    }
+
+    /// The part of one of several agents. `None` if there are fewer files than agents.
+    pub fn part(self, part: Part) -> Option<FilePopularity> {
+        let is_enough = self.table.len() >= part.count() as usize;
+        is_enough.then_some(FilePopularity { part, ..self })
     }
 
     /// The lengths, added up, of the most popular files that together get a share of the requests:
@@ -98,6 +117,8 @@ impl Requests {
     pub fn new(popularity: &FilePopularity, seed: u64) -> Requests {
         Requests {
             table: Arc::clone(&popularity.table),
+            part: popularity.part,
+            slots: popularity.part.share_u64(popularity.table.len() as u64),
             random: Random::for_stream(seed, RANDOM_STREAM),
         }
     }
@@ -108,10 +129,10 @@ impl Requests {
         reason = "an iterator's `next` may end, this one cannot"
     )]
     pub fn next(&mut self) -> FileIndex {
-        // The upper half of the product is the place, the lower half how far into it: one number is
+        // The upper half of the product is the slot, the lower half how far into it: one number is
         // both.
-        let product = u128::from(self.random.next_u64()) * self.table.len() as u128;
-        let index = (product >> 64) as usize;
+        let product = u128::from(self.random.next_u64()) * u128::from(self.slots);
+        let index = self.part.number((product >> 64) as u64) as usize;
         let within = (product >> 32) as u32;
         let slot = self.table[index];
         if within < slot.own {
@@ -288,6 +309,75 @@ mod tests {
                 shape.profile()
             );
         }
+    }
+
+    /// The share of each file in the requests of one agent, from the slots it should have.
+    fn shares_of_agent(table: &[AliasSlot], agent: usize, agents: usize) -> Vec<f64> {
+        let slots: Vec<usize> = (agent..table.len()).step_by(agents).collect();
+        let of_slot = 1.0 / slots.len() as f64;
+        let mut shares = vec![0.0; table.len()];
+        for slot in slots {
+            let AliasSlot { own, alias } = table[slot];
+            let own = f64::from(own) / 2_f64.powi(32);
+            shares[slot] += own * of_slot;
+            shares[alias as usize] += (1.0 - own) * of_slot;
+        }
+        shares
+    }
+
+    #[test]
+    fn agents_together_ask_for_each_file_as_often_as_one_client() {
+        for (directories, agents) in [(40, 7), (40, 8), (3, 5)] {
+            let shape = Shape::SpecWeb99 { directories };
+            let popularity = FilePopularity::of(&shape);
+            let files = shape.files() as usize;
+            let (mut sums, mut asked_by_all) = (vec![0.0; files], vec![true; files]);
+            for agent in 0..agents {
+                let part = popularity.clone().part(Part::new(agent, agents)).unwrap();
+                let shares = shares_of_agent(&part.table, agent as usize, agents as usize);
+                let mut requests = Requests::new(&part, 3);
+                let mut drawn = vec![0_u32; files];
+                for _ in 0..100_000 {
+                    drawn[requests.next() as usize] += 1;
+                }
+                for (file, &share) in shares.iter().enumerate() {
+                    sums[file] += share / f64::from(agents);
+                    asked_by_all[file] &= share > 0.0;
+                    // Six standard deviations. The seed is fixed, so this cannot fail by chance.
+                    let expected = share * 1e5;
+                    let off = (f64::from(drawn[file]) - expected).abs();
+                    assert!(off <= 6.0 * expected.sqrt(), "agent {agent}, {file}: {off}");
+                }
+            }
+            let error_max = f64::from(agents) / files as f64;
+            for (file, sum) in sums.iter().enumerate() {
+                let error = sum / weight_share(&popularity, file) - 1.0;
+                assert!(error.abs() <= error_max, "{agents} agents, {file}: {error}");
+            }
+            let most_popular = popularity.weights.iter().enumerate();
+            let (file, _) = most_popular.max_by_key(|&(_, weight)| weight).unwrap();
+            assert!(asked_by_all[file]);
+        }
+    }
+
+    #[test]
+    fn agents_divide_files_of_equal_popularity() {
+        let popularity = FilePopularity::of(&Shape::uniform(31, 1).unwrap());
+        for agent in 0..3 {
+            let part = popularity.clone().part(Part::new(agent, 3)).unwrap();
+            let mut requests = Requests::new(&part, 3);
+            let drawn: std::collections::BTreeSet<u32> =
+                (0..1_000).map(|_| requests.next()).collect();
+            let expected = (agent..31).step_by(3).collect();
+            assert_eq!(drawn, expected);
+        }
+    }
+
+    #[test]
+    fn there_is_no_part_when_there_are_more_agents_than_files() {
+        let popularity = FilePopularity::of(&Shape::uniform(3, 1).unwrap());
+        assert!(popularity.clone().part(Part::new(2, 3)).is_some());
+        assert!(popularity.part(Part::new(0, 4)).is_none());
     }
 
     #[test]

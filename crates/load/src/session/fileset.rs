@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::SessionError;
 use super::work::CollectedWork;
-use crate::engine::{Document, RequestOrder, Work};
+use crate::engine::{Document, Part, RequestOrder, Work};
 use crate::fileset::{FilePopularity, Manifest};
-use headway_latency::run::description::FileSetInfo;
+use headway_latency::run::description::{AgentInfo, FileSetInfo};
 
 /// Reads the manifest of a set, or of its first directories; the files themselves are not read.
 /// Checksums of the expected contents are computed on all CPUs, only if contents are to be
@@ -17,6 +17,7 @@ pub(super) fn collect(
     prefix: &str,
     verify: bool,
     directories: Option<u32>,
+    agent: Option<AgentInfo>,
 ) -> Result<CollectedWork, SessionError> {
     let manifest =
         Manifest::load(directory).map_err(|error| SessionError::Content(error.to_string()))?;
@@ -38,9 +39,16 @@ pub(super) fn collect(
         class: file.class,
         checksum: checksums.as_ref().map(|all| all[file.index as usize]),
     });
+    let mut popularity = FilePopularity::new(&manifest);
+    if let Some(AgentInfo { index, count }) = agent {
+        popularity = popularity.part(Part::new(index, count)).ok_or_else(|| {
+            let text = format!("--agent {index}/{count}: there are fewer files than agents");
+            SessionError::Use(text)
+        })?;
+    }
     let work = Work {
         documents: documents.collect(),
-        order: RequestOrder::Drawn(Box::new(FilePopularity::new(&manifest))),
+        order: RequestOrder::Drawn(Box::new(popularity)),
     };
     let info = FileSetInfo {
         path: directory.display().to_string(),

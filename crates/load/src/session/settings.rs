@@ -9,6 +9,7 @@
 //! longer.
 
 mod agents;
+mod threads;
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
@@ -135,8 +136,9 @@ pub struct Settings {
     pub label: Option<String>,
     /// CPUs for the client's loops; empty is any.
     pub cpus: Vec<usize>,
-    /// Loops of the client, each on a thread of its own; at least 1.
-    pub threads: u32,
+    /// Loops of the client, each on a thread of its own, at least 1; `None`: as many as the load needs,
+    /// on CPUs that the server does not use.
+    pub threads: Option<u32>,
     /// The command line, for `run.json`.
     pub command: Vec<String>,
 }
@@ -185,7 +187,7 @@ impl Settings {
             cookies::keep(&mut plan);
         }
         plan.check()?;
-        self.check_threads(&plan)?;
+        let threads = self.choose_threads(&plan)?;
         self.check_limits(&plan, &limits)?;
         self.check_sources()?;
         let description = RunDescription {
@@ -197,6 +199,8 @@ impl Settings {
             fileset: work.fileset,
             load: LoadInfo {
                 scenario: scenario.as_ref().map(|one| work::describe(one)),
+                threads: (threads.number > 1).then(|| threads.number.into()),
+                threads_why: threads.why,
                 ..self.describe(&plan)
             },
             ..RunDescription::default()
@@ -206,7 +210,7 @@ impl Settings {
             description,
             limits,
             cpus: self.cpus.clone(),
-            threads: self.threads as usize,
+            threads: threads.number as usize,
             scenario,
             fileset: matches!(self.work, WorkSource::FileSet(_)),
         })
@@ -448,28 +452,6 @@ impl Settings {
         Ok(())
     }
 
-    /// Every thread needs something to do.
-    fn check_threads(&self, plan: &Plan) -> Result<(), SessionError> {
-        let threads = self.threads;
-        let (Mode::Closed { connections }
-        | Mode::Open {
-            connections_max: connections,
-            ..
-        }) = plan.mode;
-        let few = |number: u64, what: &str| {
-            let text = format!("--threads {threads}: there are only {number} {what}");
-            Err(SessionError::Use(text))
-        };
-        let cpus = self.cpus.len() as u64;
-        match plan.stop.requests {
-            _ if threads <= 1 => Ok(()),
-            _ if connections < threads => few(connections.into(), "connections"),
-            Some(requests) if requests < threads.into() => few(requests, "requests"),
-            _ if cpus > 0 && cpus < threads.into() => few(cpus, "CPUs in --cpu"),
-            _ => Ok(()),
-        }
-    }
-
     /// Every connection would fail to bind, one row each, and the run would look like one of an
     /// unreachable server.
     fn check_sources(&self) -> Result<(), SessionError> {
@@ -496,7 +478,6 @@ impl Settings {
                 Protocol::Http1 | Protocol::Http10 => None,
                 Protocol::Http2 { streams } => Some(streams.into()),
             },
-            threads: (self.threads > 1).then(|| self.threads.into()),
             requests_per_connection: plan.requests_per_connection.map(Into::into),
             timeout_ms: plan.timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
             think_ms: plan.think.as_secs_f64() * 1e3,

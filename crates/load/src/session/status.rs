@@ -41,26 +41,17 @@ pub(crate) enum StatusError {
     },
 }
 
-/// What a server answers to one GET, outside the measured time: status and body. HTTP/1.0, so that
-/// the body is not chunked.
+/// What a server answers to one GET, outside the measured time: status and body.
 ///
 /// # Errors
 /// What failed, as text.
 pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
-    let (path, host) = (&url.path, url.endpoint.host_header());
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
-    let answer = exchange(url, &request).map_err(|error| match error {
+    let answer = exchange(url).map_err(|error| match error {
         Failed::Address(reason) => reason,
         Failed::Io(source) => format!("{url}: {source}"),
     })?;
-    let mut fields = [httparse::EMPTY_HEADER; 64];
-    let mut head = httparse::Response::new(&mut fields);
-    match (head.parse(&answer), head.code) {
-        (Ok(httparse::Status::Complete(length)), Some(status)) => {
-            Ok((status, answer[length..].to_vec()))
-        }
-        _ => Err(format!("{url}: the answer is no HTTP")),
-    }
+    let (status, body) = response(&answer).map_err(|reason| format!("{url}: {reason}"))?;
+    Ok((status, body.to_vec()))
 }
 
 /// The JSON of a status page. `/` and `/status` are taken for `/status.json`.
@@ -73,19 +64,21 @@ pub(crate) fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
         url.path = "/status.json".to_owned();
     }
     let text = url.to_string();
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-        url.path,
-        url.endpoint.host_header()
-    );
-    let answer = exchange(&url, &request).map_err(|error| match error {
+    let answer = exchange(&url).map_err(|error| match error {
         Failed::Address(reason) => StatusError::Address(reason),
         Failed::Io(source) => StatusError::Io {
             url: text.clone(),
             source,
         },
     })?;
-    parse(&answer).map_err(|reason| StatusError::Answer { url: text, reason })
+    let value = match response(&answer) {
+        Ok((200, body)) => {
+            serde_json::from_slice(body).map_err(|error| format!("the answer is no JSON ({error})"))
+        }
+        Ok((status, _)) => Err(format!("the answer has status {status}")),
+        Err(reason) => Err(reason),
+    };
+    value.map_err(|reason| StatusError::Answer { url: text, reason })
 }
 
 enum Failed {
@@ -99,14 +92,16 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Sends one request; the response ends with the connection.
-fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
+/// Sends a GET; the response ends with the connection. HTTP/1.0, so that its body is not chunked.
+fn exchange(url: &Url) -> Result<Vec<u8>, Failed> {
+    let (path, host) = (&url.path, url.endpoint.host_header());
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
     match &url.endpoint {
         Endpoint::Unix(path) => {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
-            Ok(exchange_on(stream, request)?)
+            Ok(exchange_on(stream, &request)?)
         }
         Endpoint::Inet { tls: true, .. } => {
             let text = format!("{url}: only http:// is possible here");
@@ -118,7 +113,7 @@ fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
             let stream = TcpStream::connect_timeout(&address, EXCHANGE_TIMEOUT)?;
             stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
-            Ok(exchange_on(stream, request)?)
+            Ok(exchange_on(stream, &request)?)
         }
     }
 }
@@ -147,20 +142,15 @@ fn exchange_on(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u
     }
 }
 
-fn parse(answer: &[u8]) -> Result<serde_json::Value, String> {
-    let mut fields = [httparse::EMPTY_HEADER; 32];
+/// Status and body.
+fn response(answer: &[u8]) -> Result<(u16, &[u8]), String> {
+    let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut head = httparse::Response::new(&mut fields);
-    let length = match head.parse(answer) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) => return Err("the answer ended in its head".to_owned()),
-        Err(error) => return Err(format!("the answer is no HTTP ({error})")),
-    };
-    let status = head.code.unwrap_or(0);
-    if status != 200 {
-        return Err(format!("the answer has status {status}"));
+    match head.parse(answer) {
+        Ok(httparse::Status::Complete(length)) => Ok((head.code.unwrap_or(0), &answer[length..])),
+        Ok(httparse::Status::Partial) => Err("the answer ended in its head".to_owned()),
+        Err(error) => Err(format!("the answer is no HTTP ({error})")),
     }
-    serde_json::from_slice(&answer[length..])
-        .map_err(|error| format!("the answer is no JSON ({error})"))
 }
 
 /// Connects to a server once, before the run: nothing can be measured if that fails.
@@ -214,7 +204,7 @@ mod tests {
             let (mut client, _) = listener.accept().expect("a client");
             let mut request = [0; 1024];
             let bytes = client.read(&mut request).expect("a request");
-            assert!(request[..bytes].starts_with(b"GET /status.json HTTP/1.1\r\n"));
+            assert!(request[..bytes].starts_with(b"GET /status.json HTTP/1.0\r\n"));
             client.write_all(answer.as_bytes()).expect("room");
         });
         format!("http://127.0.0.1:{port}/status")

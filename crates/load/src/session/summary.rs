@@ -348,8 +348,14 @@ fn tls_text(tls: &TlsInfo) -> String {
 
 fn client_text(client: &ClientInfo, load: &LoadInfo) -> String {
     let mut parts = Vec::new();
-    if let Some(threads) = load.threads {
-        parts.push(format!("{} threads", count(threads)));
+    let threads = match load.threads {
+        Some(threads) => format!("{} threads", count(threads)),
+        None => "1 thread".to_owned(),
+    };
+    match &load.threads_why {
+        Some(why) => parts.push(format!("{threads} ({})", printable(why))),
+        None if load.threads.is_some() => parts.push(threads),
+        None => {}
     }
     if let Some(busy) = client.busy_share {
         let at_most = if load.threads.is_some() {

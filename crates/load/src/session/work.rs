@@ -66,7 +66,8 @@ pub(super) fn collect(
         }
         WorkSource::FileSet(directory) => {
             let prefix = prefix(settings)?;
-            super::fileset::collect(directory, &prefix, settings.verify, settings.directories)
+            let (verify, directories) = (settings.verify, settings.directories);
+            super::fileset::collect(directory, &prefix, verify, directories, settings.agent)
         }
         WorkSource::Scenario(path) => {
             let text = format!("{}: the scenario was not read", path.display());

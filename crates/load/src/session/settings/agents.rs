@@ -5,6 +5,7 @@
 //! equal requests at equal moments.
 
 use super::{CONNECTIONS_CLOSED, Demand, SessionError, Settings};
+use crate::engine::Part;
 use headway_base::random::{Draw, SplitMix64};
 use headway_latency::run::AgentInfo;
 
@@ -15,10 +16,7 @@ pub(super) fn part(whole: &Settings, agent: AgentInfo) -> Result<Settings, Sessi
         let text = format!("--agent {index}/{count}: there are fewer {what} than agents");
         SessionError::Use(text)
     };
-    let share = |number: u64| {
-        let (index, count) = (u64::from(index), u64::from(count));
-        number / count + u64::from(index < number % count)
-    };
+    let share = |number: u64| Part::new(index, count).share_u64(number);
     let mut part = whole.clone();
     let connections = match &mut part.demand {
         // The limit of an open loop is that of the machine, unless there is one for all.

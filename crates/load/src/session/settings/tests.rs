@@ -31,12 +31,12 @@ pub(super) fn settings(demand: Demand) -> Settings {
         agent: None,
         label: None,
         cpus: Vec::new(),
-        threads: 1,
+        threads: None,
         command: Vec::new(),
     }
 }
 
-fn open(schedule: &str) -> Settings {
+pub(super) fn open(schedule: &str) -> Settings {
     settings(Demand::Open {
         schedule: schedule.parse().expect("a schedule"),
         arrivals: Arrivals::Poisson,
