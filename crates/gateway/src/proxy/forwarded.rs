@@ -26,7 +26,7 @@ pub(super) fn write(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwa
             out.extend_from_slice(part);
         }
     });
-    // What the sender says of earlier hops, or who the client is according to it.
+    // What the sender says of earlier hops, otherwise the client that it names.
     let write_hops = |out: &mut Vec<u8>, name: &[u8], client: fn(&mut Vec<u8>, IpAddr)| {
         let is_believed = forwarding.trusts_client && write_earlier(out, request, name);
         if let Some(behind) = behind.filter(|_| !is_believed) {
