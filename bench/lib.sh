@@ -142,7 +142,7 @@ fill_in() {
 server_available() {
     case $1 in
         headway-before) [ -x "${HEADWAY_BEFORE:-}" ] || { say "leaving out $1: HEADWAY_BEFORE names no program"; return 1; } ;;
-        headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
+        headway|headway-untraced) [ -x "$headway" ] || { say "leaving out $1: no $headway"; return 1; } ;;
         flashpache) [ -f "$apache_module" ] || { say "leaving out $1: no $apache_module (make -C apache OUT=$(dirname "$headway"))"; return 1; } ;;
         floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
         static-web-server) command -v "$1" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
@@ -352,7 +352,7 @@ version_of() {
 # Headway's is that of the tree it is built from; a binary that was given may be of another.
 described() {
     if [ "$1" = headway-before ]; then echo "SHA-256 $(sha256sum "$HEADWAY_BEFORE" | cut -c 1-16)…"; return; fi
-    if [ "$1" != headway ] || [ -z "${HEADWAY:-}" ]; then version_of "$1"; return; fi
+    if [[ $1 != headway?(-untraced) ]] || [ -z "${HEADWAY:-}" ]; then version_of "${1%-untraced}"; return; fi
     echo "a binary that was given, SHA-256 $(sha256sum "$headway" | cut -c 1-16)…; these scripts are of $(version_of headway)"
 }
 

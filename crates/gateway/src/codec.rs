@@ -125,6 +125,14 @@ impl Outbox {
     /// Most body bytes that are accepted at once. Less than a FastCGI record holds.
     const PIECE_BYTES_MAX: usize = 32 * 1024;
 
+    /// An outbox with room for a header of about this length.
+    pub(crate) fn with_room(bytes: usize) -> Outbox {
+        Outbox {
+            bytes: Vec::with_capacity(bytes),
+            sent: 0,
+        }
+    }
+
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }

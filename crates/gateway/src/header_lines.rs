@@ -1,8 +1,8 @@
 //! Splits a response head into lines, from pieces of any size.
 //!
 //! Each byte is examined once, however the head is split: an upstream that sends single bytes costs
-//! no more than one that sends its head at once. Only one line is kept, within the limit of the
-//! head.
+//! no more than one that sends its head at once. Only a line that came in parts is kept, within the
+//! limit of the head.
 
 use memchr::memchr;
 
@@ -26,6 +26,7 @@ pub(crate) enum LineEnding {
 pub(crate) struct HeaderLines {
     ends: LineEnding,
     bytes_max: usize,
+    /// A line of which an earlier piece had the begin.
     line: Vec<u8>,
     is_whole: bool,
     bytes: usize,
@@ -45,10 +46,10 @@ impl HeaderLines {
     }
 
     /// The next line without its ending, and its number from 1; `None` when the input is used up.
-    pub(crate) fn next(
-        &mut self,
-        input: &mut &[u8],
-    ) -> Result<Option<(u32, &[u8])>, InvalidResponse> {
+    pub(crate) fn next<'l, 'i: 'l>(
+        &'l mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<(u32, &'l [u8])>, InvalidResponse> {
         if self.is_whole {
             self.line.clear();
             self.is_whole = false;
@@ -56,24 +57,30 @@ impl HeaderLines {
         let visible = &input[..input.len().min(self.bytes_max - self.bytes)];
         let end = memchr(b'\n', visible);
         let taken = end.map_or(visible.len(), |at| at + 1);
-        self.line.extend_from_slice(&visible[..taken]);
+        let (piece, rest) = input.split_at(taken);
         self.bytes += taken;
-        *input = &input[taken..];
-        match end {
-            Some(_) => self.whole().map(Some),
-            None if input.is_empty() => Ok(None),
-            None => Err(InvalidResponse::HeadTooLong {
-                bytes_max: self.bytes_max,
-            }),
+        *input = rest;
+        if end.is_none() {
+            self.line.extend_from_slice(piece);
+            return match rest.is_empty() {
+                true => Ok(None),
+                false => Err(InvalidResponse::HeadTooLong {
+                    bytes_max: self.bytes_max,
+                }),
+            };
         }
-    }
-
-    fn whole(&mut self) -> Result<(u32, &[u8]), InvalidResponse> {
-        self.is_whole = true;
         self.number += 1;
-        match (self.line.as_slice(), self.ends) {
+        let line = match self.line.is_empty() {
+            true => piece,
+            false => {
+                self.line.extend_from_slice(piece);
+                self.is_whole = true;
+                &self.line
+            }
+        };
+        match (line, self.ends) {
             ([line @ .., b'\r', b'\n'], _) | ([line @ .., b'\n'], LineEnding::Any) => {
-                Ok((self.number, line))
+                Ok(Some((self.number, line)))
             }
             _ => Err(InvalidResponse::BareLf { line: self.number }),
         }

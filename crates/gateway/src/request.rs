@@ -15,6 +15,8 @@ pub struct Request<'r> {
     pub head: &'r headway_http::Head<'r>,
     /// The field lines, each with its CR LF.
     lines: &'r [u8],
+    /// Which names there may be: a bit of each. Most of those that are asked for are not there.
+    names: u64,
     /// The trace that the request belongs to.
     trace: Option<&'r TraceContext>,
 }
@@ -34,13 +36,16 @@ impl<'r> Request<'r> {
         let bytes = &bytes[..head.length.min(bytes.len())];
         let start = bytes.len() - bytes.strip_prefix(b"\r\n").unwrap_or(bytes).len();
         let first_line = memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |at| start + at + 1);
-        Request {
+        let lines = bytes[first_line..].strip_suffix(b"\r\n");
+        let mut request = Request {
             head,
-            lines: bytes[first_line..]
-                .strip_suffix(b"\r\n")
-                .unwrap_or_default(),
+            lines: lines.unwrap_or_default(),
+            names: 0,
             trace: None,
-        }
+        };
+        let names = request.raw_fields().map(|(name, _)| bit_of(name));
+        request.names = names.fold(0, |all, bit| all | bit);
+        request
     }
 
     /// Has the fields of a trace take the place of the client's.
@@ -82,10 +87,19 @@ impl<'r> Request<'r> {
 
     /// The values of every field with this name, ignoring case.
     pub fn values<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'r [u8]> + use<'r, 'n> {
-        self.raw_fields()
+        let may_be_there = self.names & bit_of(name) != 0;
+        let fields = may_be_there.then(|| self.raw_fields()).into_iter();
+        fields
+            .flatten()
             .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
             .map(|(_, value)| value.trim_ascii())
     }
+}
+
+/// A bit that names share if they are equal but for case, and few others.
+fn bit_of(name: &[u8]) -> u64 {
+    let first = name.first().map_or(0, |byte| u64::from(*byte | 0x20));
+    1 << ((first ^ name.len() as u64 * 7) % 64)
 }
 
 #[cfg(test)]
@@ -111,6 +125,25 @@ mod tests {
         );
         let expected = [("Host", "x:80"), ("E", ""), ("A", "b c")];
         assert_eq!(found, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn values_are_found_in_any_case_of_their_name() {
+        let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a:2 \r\nX-B: 3\r\n: 4\r\n\r\n";
+        let head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        let Parsed::Complete(head) = headway_http::parse(head, &HeadLimits::default()) else {
+            panic!("not a header");
+        };
+        let head = headway_http::Head {
+            length: bytes.len(),
+            ..head
+        };
+        let request = Request::new(&head, bytes);
+        let values = |name: &[u8]| request.values(name).collect::<Vec<_>>();
+        assert_eq!(values(b"x-A"), [b"1", b"2"]);
+        assert_eq!(values(b"HOST"), [b"x"]);
+        assert_eq!(values(b""), [b"4"]);
+        assert!(values(b"X-C").is_empty() && values(b"te").is_empty());
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //!
 //! Sources: RFC 9110 sections 6.4.1, 8.6, 15; RFC 9112 section 6.3.
 
+use std::borrow::Cow;
+
 use headway_http::Status;
 
 use crate::fields::{FieldList, is_hop_by_hop};
@@ -34,7 +36,7 @@ pub struct ResponseHead {
     /// 200 to 599, or 101 from an upstream that accepts an upgrade.
     pub status: u16,
     /// The reason phrase; empty if there was none.
-    pub reason: Box<[u8]>,
+    pub reason: Cow<'static, [u8]>,
     /// Fields that may be sent: no hop-by-hop field, no Content-Length, no command to the server.
     /// `Date` and `Server` are included if the upstream sent them.
     pub fields: FieldList,
@@ -63,7 +65,7 @@ impl ResponseHead {
     pub(crate) fn new(status: u16, reason: &[u8]) -> ResponseHead {
         ResponseHead {
             status,
-            reason: reason.into(),
+            reason: kept_reason(status, reason),
             fields: FieldList::default(),
             length: None,
             upgrade: Vec::new(),
@@ -167,6 +169,15 @@ impl ResponseHead {
             }
             reason => reason,
         }
+    }
+}
+
+/// A reason phrase to be kept. The usual one of the status needs no memory.
+pub(crate) fn kept_reason(status: u16, reason: &[u8]) -> Cow<'static, [u8]> {
+    let usual = Status::from_code(status).map_or(&b""[..], |status| status.phrase().as_bytes());
+    match reason {
+        _ if reason == usual => usual.into(),
+        _ => reason.to_vec().into(),
     }
 }
 

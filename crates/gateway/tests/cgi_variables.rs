@@ -164,6 +164,19 @@ fn request_headers_become_http_variables_as_listed() {
 }
 
 #[test]
+fn repeated_headers_are_joined_among_few_headers_and_among_many() {
+    for others in [0, 11, 12, 40] {
+        let others: String = (0..others)
+            .map(|number| format!("X-{number}: {number}\r\n"))
+            .collect();
+        let lines = format!("A: 1\r\nCookie: c=1\r\n{others}a: 2\r\ncookie: d=2\r\n");
+        let mut found = from_fields(&lines);
+        found.retain(|pair| !pair.starts_with("HTTP_X_"));
+        assert_eq!(found, ["HTTP_A=1, 2", "HTTP_COOKIE=c=1; d=2"]);
+    }
+}
+
+#[test]
 fn authorization_is_removed_unless_allowed() {
     let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic eDp5\r\n\r\n";
     let user = User {

@@ -185,8 +185,11 @@ impl Outgoing {
     /// A response that begins with `head`.
     pub fn new(status: u16, head: Vec<u8>) -> Self {
         let head_bytes = head.len() as u64;
+        // A body follows, mostly.
+        let mut pieces = VecDeque::with_capacity(2);
+        pieces.push_back(Piece::bytes(head));
         Self {
-            pieces: VecDeque::from([Piece::bytes(head)]),
+            pieces,
             sent_bytes: 0,
             head_bytes,
             status,
@@ -304,6 +307,17 @@ impl Outgoing {
         }
     }
 
+    /// Appends bytes made for this response. Few of them are copied behind those before, so that one buffer leaves
+    /// instead of two.
+    pub fn push_bytes(&mut self, bytes: Vec<u8>) {
+        match self.pieces.back_mut() {
+            Some(Piece::Bytes(last, _)) if bytes.len() <= last.capacity() - last.len() => {
+                last.extend_from_slice(&bytes);
+            }
+            _ => self.push(Piece::bytes(bytes)),
+        }
+    }
+
     /// Appends a piece.
     pub fn push(&mut self, piece: Piece) {
         self.pieces.push_back(piece);
@@ -336,8 +350,6 @@ pub struct ProgramName {
     pub path_info: Vec<u8>,
     /// The file of the program, absolute.
     pub file: Vec<u8>,
-    /// The document root of its host, without a slash at its end.
-    pub document_root: Vec<u8>,
 }
 
 /// The rules of a virtual host.

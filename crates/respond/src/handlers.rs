@@ -293,22 +293,25 @@ impl Routes {
         split: ScriptSplit<'_>,
         name: &[u8],
     ) -> ProgramName {
-        let root = match &route.own {
-            Some((_, directory)) => directory,
-            None => self.document_root(site),
-        };
         ProgramName {
             route: route.number,
             script_name: split.script_name.to_vec(),
             path_info: split.path_info.to_vec(),
-            file: join(root, name),
-            document_root: self.document_root(site).to_vec(),
+            file: join(self.directory(route, site), name),
+        }
+    }
+
+    /// The directory of a location's programs.
+    fn directory<'r>(&'r self, route: &'r Route, site: &VirtualHost) -> &'r [u8] {
+        match &route.own {
+            Some((_, directory)) => directory,
+            None => self.document_root(site),
         }
     }
 
     /// The program of a location that has exactly one: the prefix is its name, the rest of the path
     /// its argument.
-    pub fn only_program(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> ProgramName {
+    pub fn only_program(&self, route: &Route, path: &[u8]) -> ProgramName {
         let prefix = match &route.location.path {
             PathMatch::Prefix(text) | PathMatch::Suffix(text) | PathMatch::Exact(text) => {
                 text.as_bytes()
@@ -327,24 +330,24 @@ impl Routes {
             script_name: script_name.to_vec(),
             path_info: path_info.to_vec(),
             file: file.to_vec(),
-            document_root: self.document_root(site).to_vec(),
         }
     }
 
     /// The application that owns all paths of a location: the prefix is its name, the rest of the
     /// path its argument.
     pub fn application(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> ProgramName {
-        let whole = [b"/", path].concat();
+        let mut script_name = [b"/", path].concat();
         let name_bytes = match &route.location.path {
             PathMatch::Prefix(prefix) => prefix.trim_end_matches('/').len(),
-            PathMatch::Suffix(_) | PathMatch::Exact(_) => whole.len(),
+            PathMatch::Suffix(_) | PathMatch::Exact(_) => script_name.len(),
         };
-        let (script_name, path_info) = whole.split_at(name_bytes.min(whole.len()));
-        let split = ScriptSplit {
+        let path_info = script_name.split_off(name_bytes.min(script_name.len()));
+        ProgramName {
+            route: route.number,
+            file: join(self.directory(route, site), route.name(&script_name)),
             script_name,
             path_info,
-        };
-        self.program(route, site, split, route.name(script_name))
+        }
     }
 
     /// The document root of a host, without a slash at its end.

@@ -10,9 +10,11 @@
 //!
 //! Source: RFC 3875 sections 6.2, 6.3.
 
+use std::borrow::Cow;
+
 use crate::header_lines::{BeforeColon, HeaderLines, LineEnding, control_byte, field};
 use crate::invalid_response::{InvalidResponse, excerpt};
-use crate::response::{HeadLimits, ResponseAction, ResponseHead};
+use crate::response::{HeadLimits, ResponseAction, ResponseHead, kept_reason};
 
 /// Reads one head, in pieces of any size.
 #[derive(Debug)]
@@ -96,12 +98,13 @@ fn once(seen: &mut bool, name: &'static str) -> Result<(), InvalidResponse> {
 
 /// `404 Not Found`: three digits from 200 to 599, and optionally a phrase. Interim responses are
 /// the server's task.
-fn status(value: &[u8]) -> Result<(u16, Box<[u8]>), InvalidResponse> {
+fn status(value: &[u8]) -> Result<(u16, Cow<'static, [u8]>), InvalidResponse> {
     let (digits, reason) = value.split_at(value.len().min(3));
     let number = headway_http::decimal(digits).filter(|_| digits.len() == 3);
     match (number, reason) {
         (Some(number @ 200..=599), [] | [b' ' | b'\t', ..]) => {
-            Ok((number as u16, reason.trim_ascii().into()))
+            let status = number as u16;
+            Ok((status, kept_reason(status, reason.trim_ascii())))
         }
         _ => Err(InvalidResponse::BadValue {
             name: "Status",

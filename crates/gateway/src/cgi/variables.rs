@@ -21,6 +21,9 @@ use crate::pairs::Pairs;
 use crate::request::Request;
 use crate::tls_client::TlsClient;
 
+/// The most header fields whose names are compared with each other.
+const COMPARED_MAX: usize = 16;
+
 /// What the server knows in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'c> {
@@ -91,6 +94,16 @@ impl Variables {
         takes
     }
 
+    /// Number of variables.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Number of bytes of all names and values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter()
@@ -122,7 +135,15 @@ impl Variables {
     }
 
     fn set_text(&mut self, name: &str, value: impl fmt::Display) {
-        self.set(name, value.to_string().as_bytes());
+        self.0.push_text(name.as_bytes(), value);
+    }
+
+    /// An IPv4 client of an IPv6 socket is shown as IPv4. A client of a Unix socket has no address.
+    fn set_address(&mut self, name: &str, socket: SocketAddr) {
+        match socket.ip().to_canonical() {
+            UNIX_CLIENT => self.set(name, b"unix:"),
+            address => self.set_text(name, address),
+        }
     }
 
     fn add_request(&mut self, request: &Request<'_>, context: &Context<'_>) {
@@ -168,7 +189,7 @@ impl Variables {
             .map_or(context.server_name, target::host_name);
         self.set("SERVER_SOFTWARE", context.server_software);
         self.set("SERVER_NAME", name);
-        self.set_text("SERVER_ADDR", address(context.local));
+        self.set_address("SERVER_ADDR", context.local);
         // A Unix socket has none.
         let port = match (context.local.port(), context.https) {
             (0, true) => 443,
@@ -176,7 +197,7 @@ impl Variables {
             (port, _) => port,
         };
         self.set_text("SERVER_PORT", port);
-        self.set_text("REMOTE_ADDR", address(context.remote));
+        self.set_address("REMOTE_ADDR", context.remote);
         if context.remote.port() != 0 {
             self.set_text("REMOTE_PORT", context.remote.port());
         }
@@ -196,14 +217,43 @@ impl Variables {
     /// asks.
     fn add_fields(&mut self, request: &Request<'_>, context: &Context<'_>) {
         let credentials = context.authorization && context.user.is_none();
-        let passed = request
-            .fields()
-            .filter(|(name, _)| is_passed(name, credentials));
-        // One pass: comparing each name with every other takes a millisecond for long names.
+        let passed = || {
+            let fields = request.fields();
+            fields
+                .filter(|(name, _)| is_passed(name, credentials))
+                .map(|(name, value)| (name, request.effective_value(name, value)))
+        };
+        let mut few = [(&b""[..], &b""[..]); COMPARED_MAX];
+        let mut count = 0;
+        for field in passed() {
+            match few.get_mut(count) {
+                Some(room) => *room = field,
+                None => return self.add_many(passed()),
+            }
+            count += 1;
+        }
+        self.add_few(&few[..count]);
+    }
+
+    /// Compares each name with every other, which needs no memory.
+    fn add_few(&mut self, fields: &[(&[u8], &[u8])]) {
+        for (at, (name, value)) in fields.iter().enumerate() {
+            let is_same = |other: &&(&[u8], &[u8])| other.0.eq_ignore_ascii_case(name);
+            if fields[..at].iter().any(|other| is_same(&other)) {
+                continue;
+            }
+            self.0.push_changed(b"HTTP_", name, as_variable, value);
+            for (_, more) in fields[at + 1..].iter().filter(is_same) {
+                self.0.extend_last(separator(name), more);
+            }
+        }
+    }
+
+    /// One pass: comparing each name with every other takes a millisecond for long names.
+    fn add_many<'r>(&mut self, fields: impl Iterator<Item = (&'r [u8], &'r [u8])>) {
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
         let mut grouped: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
-        for (name, value) in passed {
-            let value = request.effective_value(name, value);
+        for (name, value) in fields {
             match places.entry(name.to_ascii_lowercase()) {
                 Entry::Occupied(place) => grouped[*place.get()].1.push(value),
                 Entry::Vacant(place) => {
@@ -213,15 +263,8 @@ impl Variables {
             }
         }
         for (name, values) in grouped {
-            // Cookie is the one field whose parts are not separated by commas (RFC 6265 section
-            // 5.4).
-            let separator: &[u8] = match name.eq_ignore_ascii_case(b"cookie") {
-                true => b"; ",
-                false => b", ",
-            };
-            let prefixed = [&b"HTTP_"[..], name].concat();
-            self.0
-                .push_changed(&prefixed, as_variable, &values.join(separator));
+            let value = values.join(separator(name));
+            self.0.push_changed(b"HTTP_", name, as_variable, &value);
         }
     }
 
@@ -246,6 +289,14 @@ impl fmt::Debug for Variables {
     }
 }
 
+/// Cookie is the one field whose parts are not separated by commas (RFC 6265 section 5.4).
+fn separator(name: &[u8]) -> &'static [u8] {
+    match name.eq_ignore_ascii_case(b"cookie") {
+        true => b"; ",
+        false => b", ",
+    }
+}
+
 fn as_variable(byte: u8) -> u8 {
     match byte {
         b'-' => b'_',
@@ -264,12 +315,4 @@ fn is_passed(name: &[u8], credentials: bool) -> bool {
     // The server has handled an expectation already.
     let is_ours = is(b"proxy") || is(b"expect") || is_hop_by_hop(name);
     is_plain && !has_own_variable && !is_ours && (credentials || !is(b"authorization"))
-}
-
-/// An IPv4 client of an IPv6 socket is shown as IPv4. A client of a Unix socket has no address.
-fn address(socket: SocketAddr) -> String {
-    match socket.ip().to_canonical() {
-        UNIX_CLIENT => "unix:".to_owned(),
-        address => address.to_string(),
-    }
 }

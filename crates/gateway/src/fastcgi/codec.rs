@@ -10,7 +10,7 @@
 use crate::cgi::{ResponseReader, Variables};
 use crate::codec::{Codec, CodecError, Outbox};
 use crate::fastcgi::abort::Aborted;
-use crate::fastcgi::get_values::write_pairs;
+use crate::fastcgi::get_values::{pairs_bytes_max, write_pairs};
 use crate::fastcgi::record::{
     Fragment, InvalidRecord, RecordKind, RecordReader, write_record, write_stream,
 };
@@ -23,6 +23,8 @@ pub(super) const ID: u16 = 1;
 const RESPONDER: u8 = 1;
 /// Flag: the application should keep the connection open.
 const KEEP: u8 = 1;
+/// Room for the headers, the padding and the records without content of a usual request.
+const RECORDS_BYTES: usize = 64;
 /// Length of an END_REQUEST body.
 pub(super) const END_BYTES: usize = 8;
 
@@ -67,12 +69,12 @@ impl FastCgiCodec {
     /// A request with these variables, including CONTENT_LENGTH if a body follows. `keep`: the
     /// connection should be kept alive. `head_only`: the request is a HEAD.
     pub fn new(variables: &Variables, keep: bool, limits: &HeadLimits, head_only: bool) -> Self {
-        let mut out = Outbox::default();
+        let mut pairs = Vec::with_capacity(pairs_bytes_max(variables));
+        write_pairs(&mut pairs, variables);
+        let mut out = Outbox::with_room(pairs.len() + RECORDS_BYTES);
         let flags = if keep { KEEP } else { 0 };
         let begin = [0, RESPONDER, flags, 0, 0, 0, 0, 0];
         write_record(out.bytes(), RecordKind::BEGIN_REQUEST, ID, &begin);
-        let mut pairs = Vec::new();
-        write_pairs(&mut pairs, variables);
         write_stream(out.bytes(), RecordKind::PARAMS, ID, &pairs);
         write_record(out.bytes(), RecordKind::PARAMS, ID, b"");
         FastCgiCodec {

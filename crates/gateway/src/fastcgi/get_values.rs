@@ -20,6 +20,11 @@ pub(super) fn write_pair(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
+/// The most bytes that [`write_pairs`] appends.
+pub(super) fn pairs_bytes_max(variables: &Variables) -> usize {
+    variables.bytes() + 8 * variables.len()
+}
+
 pub(super) fn write_pairs(out: &mut Vec<u8>, variables: &Variables) {
     for (name, value) in variables.iter() {
         write_pair(out, name, value);

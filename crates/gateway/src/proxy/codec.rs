@@ -20,6 +20,9 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
     trailer_bytes_max: 16 * 1024,
 };
 
+/// Room for the header fields that this server adds to those of a client.
+const OWN_FIELDS_BYTES: usize = 512;
+
 /// Codec of one request and its response.
 ///
 /// ```
@@ -110,7 +113,7 @@ impl ProxyCodec {
         body: Body,
         limits: &HeadLimits,
     ) -> Result<ProxyCodec, Unforwardable> {
-        let mut out = Outbox::default();
+        let mut out = Outbox::with_room(request.head.length + OWN_FIELDS_BYTES);
         write_request(out.bytes(), request, forwarding, body)?;
         let trailers = wants_trailers(request).then(FieldList::default);
         let request_info = RequestInfo {

@@ -91,17 +91,16 @@ impl FinalHeadReader {
     /// The final head, once its empty line has come; `input` then starts with the body.
     pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, InvalidResponse> {
         while let Some((number, line)) = self.lines.next(input)? {
-            match self.head.take() {
+            match &mut self.head {
                 None => self.head = Some(PartialHead::new(line)?),
-                Some(draft) if line.is_empty() => {
-                    if let Some(head) = self.complete(draft)? {
+                Some(_) if line.is_empty() => {
+                    if let Some(draft) = self.head.take()
+                        && let Some(head) = self.complete(draft)?
+                    {
                         return Ok(Some(head));
                     }
                 }
-                Some(mut draft) => {
-                    draft.take(number, line, self.limits.fields_max)?;
-                    self.head = Some(draft);
-                }
+                Some(draft) => draft.take(number, line, self.limits.fields_max)?,
             }
         }
         Ok(None)

@@ -61,6 +61,7 @@ pub fn variables(
     let location = &route.location;
     // IPv6 addresses need brackets (RFC 3875, 4.1.14).
     let server_name = match endpoints.local.ip().to_canonical() {
+        _ if request.head.host.is_some() => String::new(),
         IpAddr::V6(address) => format!("[{address}]"),
         UNIX_CLIENT => "localhost".to_owned(),
         address => address.to_string(),
@@ -193,7 +194,6 @@ mod tests {
                 script_name: Vec::new(),
                 path_info: Vec::new(),
                 file: file.as_bytes().to_vec(),
-                document_root: Vec::new(),
             };
             assert_eq!(is_nph(&program), nph, "{file}");
         }

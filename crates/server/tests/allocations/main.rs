@@ -1,15 +1,19 @@
-//! What a worker keeps of clients whose floods it has ended: next to nothing.
+//! What a worker keeps of clients whose floods it has ended: next to nothing. What a request to an upstream costs it:
+//! few allocations (`upstreams`).
 //!
 //! The worker runs in a thread of this program, whose allocations are counted. What the allocator has of the system
 //! would tell less, since it keeps memory that is free.
 
 #[path = "../support/mod.rs"]
 mod support;
+mod upstreams;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use headway_test_support::http2::*;
 use support::{Served, config};
@@ -18,9 +22,19 @@ struct CountingAllocator;
 
 /// Bytes that are allocated now.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+/// Allocations so far, and blocks that were made longer.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Held by the test that counts.
+static COUNTING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// Whether this thread's allocations are among [`ALLOCATIONS`].
+    static IS_COUNTED: Cell<bool> = const { Cell::new(true) };
+}
 
 fn count(bytes: i64) {
     LIVE_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    ALLOCATIONS.fetch_add((bytes > 0 && IS_COUNTED.get()).into(), Ordering::Relaxed);
 }
 
 // SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing.
@@ -81,6 +95,7 @@ fn flood(served: &Served) -> TcpStream {
 
 #[test]
 fn session_of_a_client_that_has_flooded_is_free_while_its_connection_is_held() {
+    let _alone = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a"), "hello").unwrap();
     let more = "max-header-size = '64KiB'\nmax-connections = 800";

@@ -192,7 +192,7 @@ impl StaticFiles {
         match &route.location.handler {
             HandlerConfig::Direct(_) | HandlerConfig::Pipe(_) => {
                 let whole = [b"/", path].concat();
-                Some(context.routes.only_program(route, site, &whole))
+                Some(context.routes.only_program(route, &whole))
             }
             HandlerConfig::Upstreams(upstreams)
                 if upstreams.protocol == Protocol::Proxy

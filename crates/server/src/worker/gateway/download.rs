@@ -15,7 +15,7 @@ use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHe
 use headway_http::Status;
 use headway_metrics::RequestStage;
 use headway_metrics::calls::Call;
-use headway_request::{Frame, Outgoing, Piece};
+use headway_request::{Frame, Outgoing};
 use headway_respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
 use headway_send::SendProgress;
 use rustix::io::Errno;
@@ -284,7 +284,7 @@ impl Gateway {
             match waits {
                 true => exchange.download.response_buffer.push(bytes),
                 false if bytes.is_empty() => {}
-                false => connection.outgoing.push(Piece::bytes(bytes)),
+                false => connection.outgoing.push_bytes(bytes),
             }
         }
         if exchange.download.ended {

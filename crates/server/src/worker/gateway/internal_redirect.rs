@@ -48,13 +48,15 @@ impl Gateway {
         accel_redirect: &AccelRedirect,
         fields: &FieldList,
     ) -> ExchangeStep {
+        let hosts = context.hosts();
+        let site = hosts.get(exchange.request.virtual_host);
         let (location, why) = match accel_redirect {
             AccelRedirect::Location(location) => (
                 is_local(location).then(|| location.to_vec()),
                 "X-Accel-Redirect is not a path of this server",
             ),
             AccelRedirect::File(file) => (
-                file_below(&exchange.program.document_root, file),
+                file_below(context.routes.document_root(site), file),
                 "X-Sendfile is not a file below the document root",
             ),
         };
