@@ -133,9 +133,12 @@ pub(crate) fn field(
 
 /// The first byte that is not allowed in a field value or reason phrase (RFC 9110 section 5.5).
 pub(crate) fn control_byte(line: &[u8]) -> Option<u8> {
-    line.iter()
-        .copied()
-        .find(|byte| byte.is_ascii_control() && *byte != b'\t')
+    let is_wrong = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    // Without an early end many bytes are compared at once.
+    let has_wrong = line.iter().fold(false, |any, byte| any | is_wrong(byte));
+    has_wrong
+        .then(|| line.iter().copied().find(is_wrong))
+        .flatten()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! on needs the others as well; they are read again from the bytes that the head was parsed from,
 //! without validating them a second time.
 
-use memchr::{memchr, memchr_iter};
+use memchr::memchr;
 
 use crate::trace_context::TraceContext;
 
@@ -65,15 +65,16 @@ impl<'r> Request<'r> {
 
     /// The fields with the white space around their values, of which there may be kilobytes.
     fn raw_fields(&self) -> impl Iterator<Item = (&'r [u8], &'r [u8])> + use<'r> {
-        let lines = self.lines;
-        let starts = std::iter::once(0).chain(memchr_iter(b'\n', lines).map(|lf| lf + 1));
-        starts
-            .zip(memchr_iter(b'\n', lines))
-            .filter_map(move |(start, lf)| {
-                let line = &lines[start..lf];
-                let colon = memchr(b':', line)?;
-                Some((&line[..colon], &line[colon + 1..]))
-            })
+        let mut rest = self.lines;
+        let lines = std::iter::from_fn(move || {
+            let (line, after) = rest.split_at(memchr(b'\n', rest)?);
+            rest = &after[1..];
+            Some(line)
+        });
+        lines.filter_map(|line| {
+            let (name, value) = line.split_at(memchr(b':', line)?);
+            Some((name, &value[1..]))
+        })
     }
 
     /// The effective value of a field: a host in the request target replaces the `Host` field (RFC
