@@ -106,7 +106,7 @@ impl Served {
             verify: true,
             cookies: false,
             label: None,
-            threads: 1,
+            threads: Some(1),
             cpus: Vec::new(),
             command: Vec::new(),
         };
