@@ -117,6 +117,8 @@ pub(crate) struct At {
     pub within: Option<Within>,
     /// Other threads that waited for the same.
     pub waiters: u32,
+    /// It is the thread that then passed the request on.
+    pub passed_on: bool,
 }
 
 /// What a thread does that has not ended.
@@ -151,7 +153,10 @@ impl Threads<'_> {
             match piece.woken_by.filter(|by| self.timeline.knows(*by)) {
                 Some(by) if depth > 0 => {
                     let times = (piece.start_ns, piece.start_ns + piece.length_ns);
-                    let pieces = self.pieces(by, times, false);
+                    let mut pieces = self.pieces(by, times, false);
+                    pieces
+                        .iter_mut()
+                        .for_each(|piece| piece.at.passed_on = true);
                     followed.extend(self.before_handover(pieces, depth - 1));
                 }
                 _ => followed.push(piece),

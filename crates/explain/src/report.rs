@@ -170,6 +170,8 @@ pub struct CauseShare {
     pub waiters_max: u32,
     /// What the kernel did beside the call in most of that time.
     pub within: Option<Within>,
+    /// Whether the thread was, for most of that time, the one that then passed the request on.
+    pub passed_on: bool,
 }
 
 /// Requests with the same method and path.
@@ -430,6 +432,7 @@ struct Totals {
     holders: HashMap<(u32, Option<u32>), u64>,
     within: HashMap<Within, u64>,
     waiters_max: u32,
+    passed_on: u64,
 }
 
 fn causes(
@@ -458,6 +461,7 @@ fn causes(
             if let Some(within) = at.within {
                 *total.within.entry(within).or_default() += ns;
             }
+            total.passed_on += ns * u64::from(at.passed_on);
             total.waiters_max = total.waiters_max.max(at.waiters);
         }
     }
@@ -509,6 +513,7 @@ fn row(cause: &Cause, totals: &Totals, share: Shares, names: &FileNames) -> Caus
             .collect(),
         waiters_max: totals.waiters_max,
         within: most_within.map(|(within, _)| *within),
+        passed_on: totals.passed_on * 2 > totals.ns,
     }
 }
 

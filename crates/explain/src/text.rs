@@ -179,7 +179,8 @@ fn thread_in_words(cause: &CauseShare) -> String {
     let waited = matches!(cause.phase, Phase::AcceptQueue | Phase::ReceiveQueue);
     let thread = match cause.phase {
         Phase::AcceptQueue => "the thread that then accepted it",
-        Phase::ReceiveQueue => "the thread that then read it or passed it on",
+        Phase::ReceiveQueue if cause.passed_on => "the thread that then passed it on",
+        Phase::ReceiveQueue => "the thread that then read it",
         _ => "its thread",
     };
     match cause.doing {

@@ -152,6 +152,7 @@ impl Span {
                 woken_in: names.woken_in(off),
                 within: off.within,
                 waiters: u32::try_from(off.waiters).unwrap_or(u32::MAX),
+                passed_on: false,
             },
         }
     }

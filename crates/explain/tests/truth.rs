@@ -275,6 +275,8 @@ fn thread_that_passes_a_request_on_late_is_named_and_not_the_idle_one() {
         unread(cause) && cause.label == Some(Label::Futex)
     });
     assert!(idle < DELAY.as_nanos() as u64 / 20, "{report:#?}");
+    let said = "while the thread that then passed it on was asleep in clock_nanosleep";
+    assert!(report.summary.contains(said), "{}", report.summary);
 }
 
 /// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 6.3); clang at build
