@@ -143,7 +143,7 @@ fn socket_inode(link: &str) -> Option<u64> {
     number.parse().ok()
 }
 
-/// The list in `Cpus_allowed_list:	0-3,6`.
+/// The list after `Cpus_allowed_list:`, as in `0-3,6`.
 fn cpus_of_status(status: &str) -> Vec<usize> {
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
