@@ -22,7 +22,7 @@ use crate::engine::{Address, Target};
 const TCP_LISTEN: &str = "0A";
 const UNIX_LISTEN: u32 = 0x10000;
 
-/// CPUs for loops, and why so many.
+/// A number of CPUs for loops, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SpareCpus {
     pub number: usize,
