@@ -22,7 +22,7 @@ use crate::engine::{Address, Target};
 const TCP_LISTEN: &str = "0A";
 const UNIX_LISTEN: u32 = 0x10000;
 
-/// CPUs for loops, and why this number.
+/// A number of CPUs for loops, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SpareCpus {
     pub number: usize,
@@ -143,7 +143,7 @@ fn socket_inode(link: &str) -> Option<u64> {
     number.parse().ok()
 }
 
-/// The list in `Cpus_allowed_list:	0-3,6`.
+/// The list after `Cpus_allowed_list:`, as in `0-3,6`.
 fn cpus_of_status(status: &str) -> Vec<usize> {
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

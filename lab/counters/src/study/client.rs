@@ -38,7 +38,7 @@ impl Demand {
             .args(["--requests-per-connection", &requests])
             .args(["--warmup", &time(self.warmup_s)])
             .args(["-d", &time(self.seconds)])
-            .args(["--cpu", &listed(cpus)])
+            .args(["--cpu", &listed(cpus), "--threads", "1"])
             .args(["--label", server.kind().title()]);
         if let Some(bits) = self.bits_per_s {
             command.args(["--bandwidth", &format!("{bits}bit")]);
