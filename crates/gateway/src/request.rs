@@ -100,7 +100,7 @@ impl<'r> Request<'r> {
 /// A bit that names share if they are equal but for case, and few others.
 fn bit_of(name: &[u8]) -> u64 {
     let first = name.first().map_or(0, |byte| u64::from(*byte | 0x20));
-    1 << ((first ^ name.len() as u64 * 7) % 64)
+    1 << ((first ^ (name.len() as u64 * 7)) % 64)
 }
 
 #[cfg(test)]
