@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn process_runs_until_it_has_ended() {
-        let mut child = std::process::Command::new("cat")
+        let mut child = Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
             .expect("cat starts");
