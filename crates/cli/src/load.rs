@@ -233,7 +233,7 @@ pub(super) struct ConnectionOptions {
         hide_short_help = true
     )]
     source: Vec<IpAddr>,
-    /// Threads of the client, one loop each [default: as the load needs, on spare CPUs]
+    /// Threads, one loop each [default: as the load needs, on spare CPUs]
     ///
     /// They share the load: rates and gaps do not depend on the number. The default is one for each 20,000
     /// requests per second, or for each 8 connections of a closed loop. It is at most the number of CPUs
