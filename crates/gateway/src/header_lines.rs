@@ -26,7 +26,7 @@ pub(crate) enum LineEnding {
 pub(crate) struct HeaderLines {
     ends: LineEnding,
     bytes_max: usize,
-    /// A line of which an earlier piece had the begin.
+    /// A line whose beginning was in an earlier piece.
     line: Vec<u8>,
     is_whole: bool,
     bytes: usize,

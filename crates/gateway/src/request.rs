@@ -15,7 +15,7 @@ pub struct Request<'r> {
     pub head: &'r headway_http::Head<'r>,
     /// The field lines, each with its CR LF.
     lines: &'r [u8],
-    /// Which names there may be: a bit of each. Most of those that are asked for are not there.
+    /// A bit of each name: most names that are looked up are absent, and their bits too.
     names: u64,
     /// The trace that the request belongs to.
     trace: Option<&'r TraceContext>,

@@ -188,7 +188,7 @@ pub fn full_name(family: &str, key: &str, kind: MetricType) -> String {
     format!("headway_{family}{unit}{total}")
 }
 
-/// Whether a histogram of [`Counters`] has a series for each worker. The tail of one loop must not hide
+/// Whether a histogram of [`Counters`] has a series for each worker, so that one slow loop is seen
 /// among the others.
 pub fn is_per_worker(key: &str) -> bool {
     matches!(key, "loop_turn_us" | "loop_lag_us")

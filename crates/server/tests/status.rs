@@ -142,7 +142,8 @@ fn metrics_follow_the_format_when_scraped() {
     for worker in ["0", "1"] {
         let of = |name: &str| value(&format!("headway_loop_{name}_count{{worker=\"{worker}\"}}"));
         assert!(of("turn_seconds") > 0.0, "{worker}\n{body}");
-        assert!(of("lag_seconds") >= 0.0, "{worker}\n{body}");
+        // Perhaps nothing waited, but the series is there.
+        of("lag_seconds");
     }
     let longest = value("headway_loop_stage_longest_seconds{stage=\"client\"}");
     assert!(longest < 60.0, "{longest} is not in seconds");

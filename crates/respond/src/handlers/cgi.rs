@@ -61,6 +61,7 @@ pub fn variables(
     let location = &route.location;
     // IPv6 addresses need brackets (RFC 3875, 4.1.14).
     let server_name = match endpoints.local.ip().to_canonical() {
+        // The name is that of the Host header.
         _ if request.head.host.is_some() => String::new(),
         IpAddr::V6(address) => format!("[{address}]"),
         UNIX_CLIENT => "localhost".to_owned(),
