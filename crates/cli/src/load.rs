@@ -275,9 +275,9 @@ struct LengthOptions {
 struct ResearchOptions {
     #[command(flatten)]
     connection: ConnectionLimits,
-    /// After the measured part, continue the load for TIME and leave it out of the figures, so that
-    /// the last requests meet the same load as all others. Use the timeout in overload experiments
-    /// [default: 0]
+    /// After the measured part, continue the load and leave it out of the figures, so that the last
+    /// requests meet the same load as all others. Ends when these have their responses, and after
+    /// TIME at the latest. Use the timeout in overload experiments [default: 0]
     #[arg(
         long,
         value_name = "TIME",

@@ -2,7 +2,7 @@
 
 use crate::support;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use headway_base::random::{Draw, Random};
@@ -259,21 +259,46 @@ fn warmup_is_marked_by_the_intended_start_when_there_is_one() {
     assert_eq!(rows.iter().filter(|row| !row.warmup).count(), 50);
 }
 
-#[test]
-fn cool_down_is_offered_and_not_measured() {
-    let server = Server::start(|_| send(response("hello")));
-    let mut plan = open(&server, 500.0, 10, 50);
+/// 60 ms of warm-up and 100 ms that are measured, then a cool-down of a minute.
+fn cooling_down(server: &Server) -> Plan {
+    let mut plan = open(server, 500.0, 10, 50);
     plan.warmup = Duration::from_millis(60);
     (plan.stop.duration, plan.stop.requests) = (Some(Duration::from_millis(100)), None);
-    plan.cooldown = Duration::from_millis(40);
+    plan.cooldown = Duration::from_secs(60);
     set(&mut plan, Arrivals::Constant, 50);
-    let (rows, _) = run(&plan);
+    plan
+}
+
+#[test]
+fn cool_down_is_short_when_all_measured_requests_have_their_responses() {
+    let server = Server::start(|_| send(response("hello")));
+    let (rows, _) = run(&cooling_down(&server));
     assert!(
         rows.iter()
             .all(|row| row.warmup != (60 * MS..160 * MS).contains(&row.intended_ns))
     );
-    assert_eq!(rows.len(), 100, "at 500 a second for 200 ms");
     assert_eq!(rows.iter().filter(|row| !row.warmup).count(), 50);
+    // A minute would have 30,000.
+    assert!(rows.len() < 10_000, "{}", rows.len());
+}
+
+#[test]
+fn cool_down_is_offered_until_the_last_measured_request_has_its_response() {
+    // 80 requests come before the cool-down, and the first 30 are of the warm-up.
+    let requests = AtomicUsize::new(0);
+    let server = Server::start(move |_| {
+        let mut steps = send(response("hello"));
+        if requests.fetch_add(1, Ordering::Relaxed) == 70 {
+            steps.insert(0, Step::Wait(Duration::from_millis(300)));
+        }
+        steps
+    });
+    let (rows, _) = run(&cooling_down(&server));
+    let measured = rows.iter().filter(|row| !row.warmup);
+    let answered_ns = measured.map(|row| row.end_ns).max().unwrap();
+    let last_ns = rows.iter().map(|row| row.intended_ns).max().unwrap();
+    assert!(answered_ns >= 300 * MS, "{answered_ns}");
+    assert!(last_ns + 2 * MS >= answered_ns, "{last_ns} {answered_ns}");
 }
 
 #[test]

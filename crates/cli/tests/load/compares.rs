@@ -1,7 +1,7 @@
 //! `headway compare`.
 
 use super::headway;
-use super::responding::{GOOD, LATE, Responding};
+use super::responding::{GOOD, LATE, Responding, late_by};
 use std::path::Path;
 
 const FEW: [&str; 10] = [
@@ -20,7 +20,7 @@ fn server_that_answers_later_is_slower_in_every_round() {
     let all = folder.path().join("all");
     let order = folder.path().join("order");
     let note = format!("echo $HEADWAY_ROUND-$HEADWAY_SERVER >>{}", order.display());
-    let (good, late) = (Responding::start(GOOD), Responding::start(LATE));
+    let (good, late) = (Responding::start(GOOD), Responding::start(late_by(30)));
     let output = ["-o", all.to_str().unwrap(), "--before-run", &note];
     let found = compared(&[&[good.url.as_str(), &late.url], &output[..]].concat());
     assert_eq!(found["rounds"], 5);
@@ -28,7 +28,7 @@ fn server_that_answers_later_is_slower_in_every_round() {
         .as_array()
         .unwrap();
     let of = |figure: &str| changes.iter().find(|one| one["figure"] == figure).unwrap();
-    // Two milliseconds are many times what varies.
+    // Thirty milliseconds are many times what varies, also on a busy machine.
     assert_eq!(of("p50")["finding"], "slower", "{changes:?}");
     assert!(of("p50")["change"].as_f64().unwrap() > 1.0, "{changes:?}");
     let order = std::fs::read_to_string(order).unwrap();

@@ -15,9 +15,9 @@ pub enum Manner {
     Responses(&'static str),
     /// The first request gets these bytes, then the connection closes.
     ResponsesOnce(&'static str),
-    /// Each request gets these bytes two milliseconds later, so that it is the server that limits a
+    /// Each request gets these bytes so many milliseconds later, so that it is the server that limits a
     /// closed loop.
-    ResponsesLate(&'static str),
+    ResponsesLate(&'static str, u64),
     /// Each request is read and nothing is said.
     Silent,
 }
@@ -25,8 +25,14 @@ pub enum Manner {
 pub const GOOD: Manner =
     Manner::Responses("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
 
-pub const LATE: Manner =
-    Manner::ResponsesLate("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
+pub const LATE: Manner = late_by(2);
+
+pub const fn late_by(milliseconds: u64) -> Manner {
+    Manner::ResponsesLate(
+        "HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello",
+        milliseconds,
+    )
+}
 
 /// A listening server; its threads end with the test.
 pub struct Responding {
@@ -113,8 +119,8 @@ fn converse(mut client: impl Read + Write, manner: Manner, seen: &Seen) {
             let (bytes, last) = match manner {
                 Manner::Responses(bytes) => (bytes, false),
                 Manner::ResponsesOnce(bytes) => (bytes, true),
-                Manner::ResponsesLate(bytes) => {
-                    std::thread::sleep(std::time::Duration::from_millis(2));
+                Manner::ResponsesLate(bytes, milliseconds) => {
+                    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
                     (bytes, false)
                 }
                 Manner::Silent => ("", false),

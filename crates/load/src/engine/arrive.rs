@@ -208,7 +208,7 @@ impl Engine<'_> {
         if continues {
             let goes_on = intended_ns < self.limits.end_ns;
             if goes_on {
-                self.counters.requests += 1;
+                self.count_request(intended_ns);
                 self.limits.extend(self.now_ns);
             }
             return goes_on;

@@ -242,12 +242,20 @@ impl<'a> Engine<'a> {
             }
             self.limits.requests_left -= 1;
         }
-        self.counters.requests += 1;
+        self.count_request(intended_ns);
         true
+    }
+
+    pub(super) fn count_request(&mut self, intended_ns: u64) {
+        self.counters.requests += 1;
+        self.counters.measured_open += u64::from(self.limits.is_measured(intended_ns));
     }
 
     /// Notices the end of the run. Arrivals that are due already stay due.
     pub(super) fn check_end(&mut self) {
+        if self.has_cooled_down() {
+            self.end_now();
+        }
         let enough = self.limits.requests_left == 0;
         if !self.limits.stopping && (enough || self.now_ns >= self.limits.end_ns) {
             self.limits.stopping = true;
@@ -262,11 +270,22 @@ impl<'a> Engine<'a> {
             self.limits.abandon_ns = self.now_ns;
             return;
         }
+        self.end_now();
+        self.check_end();
+    }
+
+    fn end_now(&mut self) {
         self.limits.end_ns = self.limits.end_ns.min(self.now_ns);
         if self.arrival_ns >= self.limits.end_ns {
             self.arrival_ns = NO_DEADLINE_NS;
         }
-        self.check_end();
+    }
+
+    /// The cool-down has nothing left to do: no request of the measured time is due or in flight.
+    fn has_cooled_down(&self) -> bool {
+        let begun =
+            self.now_ns >= self.limits.measured_ns && self.arrival_ns >= self.limits.measured_ns;
+        begun && self.counters.measured_open == 0 && self.pausing_flows == 0
     }
 
     pub(super) fn slot(&mut self, index: u32) -> &mut ConnectionSlot {

@@ -1,5 +1,6 @@
 //! Headway while a file server does not answer, and after it has come back.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -274,13 +275,16 @@ fn every_response_is_one_whole_version_when_remote_files_are_replaced_all_the_ti
         let clients = files.map(|(name, lines)| {
             let (server, is_over) = (&server, &is_over);
             scope.spawn(move || {
+                let mut seen = BTreeSet::new();
                 while !is_over.load(Ordering::Relaxed) {
                     let response = exchange(server, request("GET", &format!("/{name}")));
                     assert_eq!(response.status, 200, "{}", response.head);
                     let number = String::from_utf8_lossy(&response.body[..7]).parse();
-                    let expected = version(number.expect("a number"), lines);
-                    assert!(response.body == expected, "{name}");
+                    let number = number.expect("a number");
+                    assert!(response.body == version(number, lines), "{name}");
+                    seen.insert(number);
                 }
+                assert!(seen.len() > 1, "{name}: only version {seen:?}");
             })
         });
         for number in 1..=200 {

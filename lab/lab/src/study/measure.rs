@@ -335,7 +335,8 @@ impl Bench<'_> {
         ]);
         command.args(["--requests-per-connection", "unlimited"]);
         // It is ended; this is for the case that no process is left to do so.
-        let longest = 2.0 * (spec.length_s() + IDLE_RETRY_TIMEOUT.as_secs_f64() + 60.0);
+        let longest =
+            2.0 * (spec.length_s() + spec.cooldown_s() + IDLE_RETRY_TIMEOUT.as_secs_f64() + 60.0);
         command.args(["--warmup", "0", "-d", &format!("{longest:.0}s")]);
         let name = "headway load (silent connections)";
         let mut client = RunningClient::start(&mut command, name, self.workspace.journal())?;

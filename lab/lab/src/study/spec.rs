@@ -375,17 +375,17 @@ impl Spec {
         }
     }
 
-    /// How long it takes, without starting the server.
+    /// How long it takes, without starting the server. Under overload the cool-down comes on top.
     pub fn length_s(&self) -> f64 {
-        let once_s = self.seconds + self.warmup_s + self.cooldown_s();
+        let once_s = self.seconds + self.warmup_s;
         match self.point {
             Point::Knee(_) => once_s * f64::from(headway_load::knee::PROBES_USUAL),
             _ => once_s,
         }
     }
 
-    /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an
-    /// end to their timeout. Without it the last requests would find an idle server.
+    /// For how long an open loop goes on afterwards at most: as long as its clients wait, if they
+    /// have an end to their timeout. Without it the last requests would find an idle server.
     pub fn cooldown_s(&self) -> f64 {
         match self.point {
             Point::Capacity => 0.0,
