@@ -15,8 +15,8 @@ pub enum Manner {
     Responses(&'static str),
     /// The first request gets these bytes, then the connection closes.
     ResponsesOnce(&'static str),
-    /// Each request gets these bytes so many milliseconds later, so that it is the server that limits a
-    /// closed loop.
+    /// Each request gets these bytes after this many milliseconds, so that it is the server that limits
+    /// a closed loop.
     ResponsesLate(&'static str, u64),
     /// Each request is read and nothing is said.
     Silent,
