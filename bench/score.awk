@@ -31,7 +31,7 @@ function with_range(row, column,   i, v, low, high, middle) {
     }
     return low == high ? shown(middle) : shown(middle) " (" shown(low) "–" shown(high) ")"
 }
-# Whether in every round one row has at least so many times the score of another. One round that disagrees may be chance.
+# Whether in every round one row has at least this multiple of the score of another. One round that disagrees may be chance.
 function in_every_round(row, factor, other,   i) {
     for (i = 1; i <= count[row] && i <= count[other]; i++) if (value[row, i, 3] + 0 < factor * value[other, i, 3]) return 0
     return 1
