@@ -1,5 +1,7 @@
 //! Sends bodies of the content store with `sendfile`: the kernel passes the pages of a sealed memfd to
 //! the socket without a copy. They are in memory and cannot change, so nothing is probed or compared.
+//! The kernel takes the lock of each page for an instant. A worker that finds it taken by another
+//! sleeps (`bench/page-lock`).
 //!
 //! A header in front leaves with `MSG_MORE`, so it shares the first packet with the body. `sendfile`
 //! has no flag like `MSG_DONTWAIT`. So a socket that another process has had is written to by
