@@ -206,6 +206,18 @@ impl Server {
         self.child.wait().unwrap()
     }
 
+    /// What has come of standard error and was not read. Its children may hold it open, so this does not
+    /// wait.
+    fn said_so_far(&mut self) -> String {
+        let Some(stderr) = &mut self.child.stderr else {
+            return String::new();
+        };
+        let _ = rustix::fs::fcntl_setfl(&*stderr, rustix::fs::OFlags::NONBLOCK);
+        let mut said = Vec::new();
+        let _ = stderr.read_to_end(&mut said);
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
     /// Stops the server and returns what it said.
     pub fn stop(mut self) -> String {
         self.signal(Signal::TERM);
@@ -226,6 +238,9 @@ impl Drop for Server {
         self.children("serve-");
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the server said:\n{}", self.said_so_far());
+        }
         // They end when their master does; a test that fails because they did not must not leave
         // them. Those seen earlier count, too: after the master's death they are not its children
         // any more.
