@@ -33,7 +33,10 @@ function with_range(row, column,   i, v, low, high, middle) {
 }
 # Whether in every round one row has at least this multiple of the score of another. One round that disagrees may be chance.
 function in_every_round(row, factor, other,   i) {
-    for (i = 1; i <= count[row] && i <= count[other]; i++) if (value[row, i, 3] + 0 < factor * value[other, i, 3]) return 0
+    for (i = 1; i <= count[row] && i <= count[other]; i++) {
+        if (!known(value[row, i, 3]) || value[other, i, 3] == "-") return 0
+        if (value[row, i, 3] + 0 < factor * value[other, i, 3]) return 0
+    }
     return 1
 }
 function known(number) { return number != "-" && number > 0 }

@@ -206,8 +206,8 @@ impl Server {
         self.child.wait().unwrap()
     }
 
-    /// What has come of standard error and was not read. Its children may hold it open, so this does not
-    /// wait.
+    /// What the server has written to standard error, as far as it was not read. Does not wait, because
+    /// children may hold the pipe open.
     fn said_so_far(&mut self) -> String {
         let Some(stderr) = &mut self.child.stderr else {
             return String::new();

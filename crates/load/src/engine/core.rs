@@ -248,7 +248,7 @@ impl<'a> Engine<'a> {
 
     pub(super) fn count_request(&mut self, intended_ns: u64) {
         self.counters.requests += 1;
-        self.counters.measured_open += u64::from(self.limits.is_measured(intended_ns));
+        self.counters.measured_unfinished += u64::from(self.limits.is_measured(intended_ns));
     }
 
     /// Notices the end of the run. Arrivals that are due already stay due.
@@ -285,7 +285,7 @@ impl<'a> Engine<'a> {
     fn has_cooled_down(&self) -> bool {
         let begun =
             self.now_ns >= self.limits.measured_ns && self.arrival_ns >= self.limits.measured_ns;
-        begun && self.counters.measured_open == 0 && self.pausing_flows == 0
+        begun && self.counters.measured_unfinished == 0 && self.pausing_flows == 0
     }
 
     pub(super) fn slot(&mut self, index: u32) -> &mut ConnectionSlot {

@@ -20,7 +20,7 @@ pub(crate) struct Counters<'a> {
     pub requests: u64,
     pub done: u64,
     /// Requests of the measured time that have not ended.
-    pub measured_open: u64,
+    pub measured_unfinished: u64,
     outcomes: [u64; Outcome::ALL.len()],
     late_starts: u64,
     pub lag: Histogram,
@@ -44,7 +44,7 @@ impl<'a> Counters<'a> {
             batch: Vec::with_capacity(ROWS_PER_BATCH),
             requests: 0,
             done: 0,
-            measured_open: 0,
+            measured_unfinished: 0,
             outcomes: [0; Outcome::ALL.len()],
             late_starts: 0,
             lag: Histogram::with_room(LAG_PREALLOCATED_NS),
@@ -72,7 +72,7 @@ impl<'a> Counters<'a> {
             self.flush();
         }
         self.done += 1;
-        self.measured_open -= u64::from(!row.warmup);
+        self.measured_unfinished -= u64::from(!row.warmup);
         self.outcomes[usize::from(row.error.code())] += 1;
         self.late_starts += u64::from(!row.warmup && row.lag_ns() >= LATE_NS);
         self.batch.push(row);

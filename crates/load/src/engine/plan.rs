@@ -45,8 +45,9 @@ pub struct Plan {
     pub bandwidth_bits_per_s: Option<u64>,
     /// Requests whose intended start is earlier are marked as warm-up.
     pub warmup: Duration,
-    /// For how long at most requests are started after the time that [`Stop`] gives, until those
-    /// which are under way then have ended: they meet the same load. Marked as the warm-up is.
+    /// After the time that [`Stop`] gives, requests are started for this long at most. It ends when the
+    /// measured ones have ended, which so meet the same load. Each loop decides by itself. These
+    /// requests are marked as the warm-up is.
     pub cooldown: Duration,
     /// When to stop starting requests.
     pub stop: Stop,

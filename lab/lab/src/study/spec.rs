@@ -385,7 +385,8 @@ impl Spec {
     }
 
     /// For how long an open loop goes on afterwards at most: as long as its clients wait, if they
-    /// have an end to their timeout. Without it the last requests would find an idle server.
+    /// have a timeout. Without it the last requests would find an idle server. With a probe, each of
+    /// the two clients ends when its own measured requests have ended.
     pub fn cooldown_s(&self) -> f64 {
         match self.point {
             Point::Capacity => 0.0,
