@@ -100,7 +100,7 @@ impl Client {
     }
 
     fn ask_and_read_after(&mut self, path: &str, delay: Duration) {
-        let begun = Instant::now();
+        let (begun, waited_ns) = (Instant::now(), own_wait_ns());
         let request = format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n");
         self.stream
             .get_mut()
@@ -124,7 +124,9 @@ impl Client {
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).expect("a body");
-        self.latencies.push(begun.elapsed());
+        // Without the time in which this thread itself waited for a CPU.
+        let own = Duration::from_nanos(own_wait_ns() - waited_ns);
+        self.latencies.push(begun.elapsed().saturating_sub(own));
     }
 }
 
@@ -447,13 +449,21 @@ fn threads(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The second figure of schedstat (Documentation/scheduler/sched-stats.rst).
+/// How long the threads of a process have waited for a CPU.
 fn run_queue_wait_ns(pid: u32) -> u64 {
-    let of_thread = |tid: u32| -> Option<u64> {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        text.split(' ').nth(1)?.parse().ok()
-    };
+    let of_thread = |tid: u32| wait_ns(&format!("/proc/{pid}/task/{tid}/schedstat"));
     threads(pid).into_iter().filter_map(of_thread).sum()
+}
+
+/// How long the calling thread has waited for a CPU.
+fn own_wait_ns() -> u64 {
+    wait_ns("/proc/thread-self/schedstat").expect("figures of the scheduler")
+}
+
+/// The second figure of schedstat (Documentation/scheduler/sched-stats.rst).
+fn wait_ns(path: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.split(' ').nth(1)?.parse().ok()
 }
 
 /// Starts a server that serves a folder, and injects all delays.

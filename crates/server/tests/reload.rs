@@ -26,7 +26,7 @@ impl Reloaded {
     fn start(settings: &str) -> Reloaded {
         let site = Site::new();
         write_settings(&site, settings);
-        let server = Server::start_from_file(program(), &file_of(&site));
+        let server = Server::start_from_file(program(), &settings_file(&site));
         Reloaded { site, server }
     }
 
@@ -76,12 +76,13 @@ fn is_well(server: &Server) {
     is_well_except(server, waits_for_listener);
 }
 
-fn file_of(site: &Site) -> PathBuf {
-    site.path("reloaded.toml")
+pub fn settings_file(site: &Site) -> PathBuf {
+    site.path("settings.toml")
 }
 
-/// Writes the file with these settings, and what no reload may change.
-fn write_settings(site: &Site, settings: &str) {
+/// Puts a file with these settings, and with what no reload may change, in the place of the one before. A reload that
+/// is still reading must not find half a file.
+pub fn write_settings(site: &Site, settings: &str) {
     let (root, cgi) = (site.path("root"), site.path("cgi"));
     let listen = match settings.contains("listen =") {
         true => "",
@@ -90,7 +91,9 @@ fn write_settings(site: &Site, settings: &str) {
     let text = format!(
         "root = {root:?}\n{listen}status = \"127.0.0.1:0\"\n{settings}\n[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n"
     );
-    fs::write(file_of(site), text).unwrap();
+    let new = site.path("settings.new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, settings_file(site)).unwrap();
 }
 
 fn versioned(version: u32) -> String {
@@ -169,7 +172,7 @@ fn server_goes_on_as_before_when_the_new_configuration_is_wrong() {
     // There is a directory, but no file can be made.
     let nowhere = PathBuf::from("/proc/no-such-log");
     for (settings, part) in [
-        ("workers = \"many\"\n".to_owned(), "reloaded.toml:4"),
+        ("workers = \"many\"\n".to_owned(), "settings.toml:4"),
         ("no-such-key = 1\n".to_owned(), "no-such-key"),
         (
             format!("listen = [\"127.0.0.1:0\", \"{taken}\"]\n"),
@@ -190,7 +193,7 @@ fn server_goes_on_as_before_when_the_new_configuration_is_wrong() {
         assert_eq!(reloaded.version().as_deref(), Some("1"));
         assert_eq!(reloaded.server.children("serve-worker"), worker);
     }
-    fs::remove_file(file_of(&reloaded.site)).unwrap();
+    fs::remove_file(settings_file(&reloaded.site)).unwrap();
     reloaded.server.signal(Signal::HUP);
     reloaded
         .server
@@ -214,7 +217,7 @@ fn server_goes_on_as_before_when_new_workers_cannot_start() {
     site.open_to_all();
     let user = "user = \"4711:4712\"\n";
     write_settings(&site, &format!("{user}{}", versioned(1)));
-    let server = Server::start_from_file(program(), &file_of(&site));
+    let server = Server::start_from_file(program(), &settings_file(&site));
     let reloaded = Reloaded { site, server };
     let root = reloaded.site.path("root");
     let closed = |mode| fs::set_permissions(&root, fs::Permissions::from_mode(mode)).unwrap();
@@ -243,7 +246,7 @@ fn listeners_come_and_go_with_the_configuration() {
     };
     let (one, two) = (free(), free());
     write_settings(&site, &format!("listen = \"{one}\"\n"));
-    let server = Server::start_from_file(program(), &file_of(&site));
+    let server = Server::start_from_file(program(), &settings_file(&site));
     let reloaded = Reloaded { site, server };
     assert!(TcpStream::connect(two).is_err());
     reloaded.reload(&format!("listen = [\"{one}\", \"{two}\"]\n"));
@@ -269,7 +272,7 @@ fn lines_go_to_the_log_of_the_worker_that_answered() {
     };
     let both = [settings(0), settings(1)];
     write_settings(&site, &both[0]);
-    let server = Server::start_from_file(program(), &file_of(&site));
+    let server = Server::start_from_file(program(), &settings_file(&site));
     let reloaded = Reloaded { site, server };
     let before = reloaded.server.children("serve-log");
     get(&reloaded.server, "/file.txt?first");
@@ -504,7 +507,7 @@ fn upstream_is_followed_when_its_name_gets_another_address() {
         &script,
         PROGRAM,
     ]);
-    let server = Server::start_from_file(command, &file_of(&site));
+    let server = Server::start_from_file(command, &settings_file(&site));
     let reloaded = Reloaded { site, server };
     let answer = || get(&reloaded.server, "/app/").text();
     assert_eq!(answer(), "one");
@@ -554,7 +557,7 @@ fn service_manager_is_notified_of_start_reload_and_stop() {
             }
         }
     };
-    let server = Server::start_from_file(command, &file_of(&site));
+    let server = Server::start_from_file(command, &settings_file(&site));
     assert_eq!(next().0, "READY=1");
     let reloaded = Reloaded { site, server };
     reloaded.reload(&versioned(2));

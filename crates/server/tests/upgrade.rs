@@ -8,7 +8,6 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -18,7 +17,7 @@ use headway_test_support::{executable, is_root, is_running, skip, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
-use crate::reload::{AtEnd, ask, descriptors};
+use crate::reload::{AtEnd, ask, descriptors, settings_file, write_settings};
 use crate::sandbox::{is_possible, status_of};
 use crate::site::*;
 use crate::spans::{Collector, attribute};
@@ -99,23 +98,6 @@ pub fn master(server: &Server, name: &str) -> Value {
         page["master"].is_object()
     });
     value
-}
-
-fn settings_file(site: &Site) -> PathBuf {
-    site.path("upgraded.toml")
-}
-
-fn write_settings(site: &Site, settings: &str) {
-    let (root, cgi) = (site.path("root"), site.path("cgi"));
-    let listen = match settings.contains("listen =") {
-        true => "",
-        false => "listen = \"127.0.0.1:0\"\n",
-    };
-    let text = format!(
-        "root = {root:?}\n{listen}status = \"127.0.0.1:0\"\n{settings}\n\
-         [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n"
-    );
-    fs::write(settings_file(site), text).unwrap();
 }
 
 /// Needs: Landlock of version 6 (Linux 6.12), and seccomp
@@ -295,7 +277,7 @@ fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
     let workers = server.children("serve-worker");
     upgraded.replace(FAILS_LATER);
     server.signal(Signal::USR2);
-    let away = site.path("upgraded.toml.away");
+    let away = site.path("settings.toml.away");
     wait_for_failure(server);
     for _ in 0..10 {
         assert_eq!(get(server, "/file.txt").status, 200);
@@ -309,7 +291,7 @@ fn workers_go_on_when_the_new_program_fails_and_the_one_before_returns() {
         master(server, "upgrade_failures").as_u64() == Some(1)
     });
     let why = master(server, "upgrade_error");
-    assert!(why.as_str().unwrap().contains("upgraded.toml"), "{why}");
+    assert!(why.as_str().unwrap().contains("settings.toml"), "{why}");
     upgraded.settle(1);
     is_served_there();
     upgraded.upgrade();

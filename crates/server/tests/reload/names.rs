@@ -161,7 +161,7 @@ impl Named {
         let two = saying("two", &format!("{TWO}:{port}"));
         let site = Site::new();
         write_settings(&site, &settings(&port));
-        let server = Server::start_from_file(names.asked_by(&site), &file_of(&site));
+        let server = Server::start_from_file(names.asked_by(&site), &settings_file(&site));
         Some(Named {
             names,
             reloaded: Reloaded { site, server },
@@ -312,7 +312,7 @@ fn sixty_four_upstreams_are_used_when_a_name_has_a_thousand_addresses() {
     let port = upstream.address.rsplit_once(':').unwrap().1;
     let site = Site::new();
     write_settings(&site, &settings(port));
-    let server = Server::start_from_file(names.asked_by(&site), &file_of(&site));
+    let server = Server::start_from_file(names.asked_by(&site), &settings_file(&site));
     server.wait_for("as many upstreams as there may be", |server| {
         shown(server) == 64
     });
